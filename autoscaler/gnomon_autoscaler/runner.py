@@ -656,7 +656,7 @@ class Runner:
 
 def _live(load: FunctionLoad) -> list[Instance]:
     """Bodies that serve or are about to."""
-    return [one for one in newest(load.instances) if one.kind is InstanceKind.BODY and one.state in LIVE]
+    return [instance for instance in newest(load.instances) if instance.kind is InstanceKind.BODY and instance.state in LIVE]
 
 
 def error_text(error: Exception) -> str:

@@ -203,7 +203,11 @@ class MemoryActuator(Actuator[None]):
     def create_shadow(self, action: CreateShadow) -> None:
         instances, pair = self._known.instances, action.pair
         body = instances.get(action.body)
-        shadows = [one for one in instances.values() if one.kind is InstanceKind.SHADOW and one.partner == action.body]
+        shadows = [
+            instance
+            for instance in instances.values()
+            if instance.kind is InstanceKind.SHADOW and instance.partner == action.body
+        ]
         if body is None or len(shadows) >= MAX_SHADOWS:
             raise GnomonError(409, "no_such_body", f"{action.body} has gone or has {MAX_SHADOWS} Shadows.", "Look again.")
         place = pair.node or body.node

@@ -114,7 +114,7 @@ class _InstanceStarts:
 
     def _is_ready(self, wanted: Instance) -> bool:
         instances = self._platform.instances(wanted.function)
-        return any(one.id == wanted.id and one.state is InstanceState.READY for one in instances)
+        return any(instance.id == wanted.id and instance.state is InstanceState.READY for instance in instances)
 
 
 def measure_starts(repository: ModelRepository, entry: ModelEntry) -> ReadyTimes:

@@ -258,7 +258,7 @@ def shadows_of(result: Frame) -> dict[str, Pair]:
         return {}
     try:
         listed = result.head_json().get(SHADOWS, [])
-        found = {str(one["shadow"]): pair_from_json(one) for one in listed}
+        found = {str(entry["shadow"]): pair_from_json(entry) for entry in listed}
     except (WireError, RecursionError, LookupError, TypeError, ValueError, OverflowError):
         return {}
     return found if len(found) <= MAX_SHADOWS and all(map(_possible, found.values())) else {}

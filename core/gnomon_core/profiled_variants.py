@@ -114,6 +114,6 @@ def read_profiled(path: Path) -> tuple[MeasuredEngine, ...]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"{path} is not {FORMAT}")
     try:
-        return tuple(MeasuredEngine.from_json(one) for one in document["engines"])
+        return tuple(MeasuredEngine.from_json(engine) for engine in document["engines"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no variants: {type(error).__name__}: {error}") from None

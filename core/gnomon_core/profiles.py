@@ -352,7 +352,8 @@ class ModelProfile:
                 spread={str(cell): float(spread) for cell, spread in document.get("spread", {}).items()},
                 provenance={str(key): str(value) for key, value in document.get("provenance", {}).items()},
                 block_load_s={
-                    str(mode): tuple(float(one) for one in seconds) for mode, seconds in document.get("block_load_s", {}).items()
+                    str(mode): tuple(float(duration_s) for duration_s in seconds)
+                    for mode, seconds in document.get("block_load_s", {}).items()
                 },
                 network=_network_from_json(document["network"]) if "network" in document else None,
                 memories=LatencyTable.from_json(document.get("memories_s", {})),

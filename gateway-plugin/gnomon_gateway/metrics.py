@@ -477,7 +477,7 @@ def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
         "gnomon_pair_latency_ratio", "Measured latency of pairs divided by the predicted latency.", labels=_FUNCTION
     )
     for reading in readings:
-        counts = Counter((one.kind.value, one.state.value) for one in reading.instances)
+        counts = Counter((instance.kind.value, instance.state.value) for instance in reading.instances)
         for (kind, state), count in sorted(counts.items()):
             instances.add_metric((reading.name, kind, state), count)
         pairs, name = reading.metrics.pairs, (reading.name,)

@@ -168,7 +168,10 @@ class RedisStore:
         seen = Seen(generation, int(revision or 0))
         with self._lock:
             last, unsent = self._journal.last, set(self._journal.unsent)
-            local = {field_of(one.application, one.model): to_document(one) for one in self._copy.registered_models()}
+            local = {
+                field_of(registered.application, registered.model): to_document(registered)
+                for registered in self._copy.registered_models()
+            }
         if self._equal and not unsent and seen == self._journal.seen:
             return False
         with self._client.pipeline(transaction=True) as pipe:

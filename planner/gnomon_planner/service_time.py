@@ -171,12 +171,12 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
 
     """
     if len(points) < SPARE + 2 or not all(
-        0.0 < one.seconds < math.inf and 0.0 < one.size < math.inf and one.batch >= 1 for one in points
+        0.0 < point.seconds < math.inf and 0.0 < point.size < math.inf and point.batch >= 1 for point in points
     ):
         raise bad_request("bad_measurements", "These are not at least 4 positive times.", "Measure more cells.")
-    sizes = np.array([one.size for one in points], dtype=float)
-    batches = np.array([one.batch for one in points], dtype=float)
-    seconds = np.array([one.seconds for one in points])
+    sizes = np.array([point.size for point in points], dtype=float)
+    batches = np.array([point.batch for point in points], dtype=float)
+    seconds = np.array([point.seconds for point in points])
     threads = _threads(sizes, whole)
     # Variables go up to 1, so that high powers neither vanish nor explode.
     scaled = (sizes / sizes.max(), batches / batches.max(), threads)
@@ -196,7 +196,7 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
         model = ServiceModel(
             shape,
             powers,
-            tuple(float(one) for one in coefficients),
+            tuple(float(coefficient) for coefficient in coefficients),
             (float(sizes.min()), float(sizes.max())),
             (int(batches.min()), int(batches.max())),
             error,

@@ -415,7 +415,7 @@ def _run(source: str, theirs: Callable[[], _Found]) -> _Found:
 
 def _place(error: BaseException) -> str:
     """The file and line of the user's code that raised the error, in brackets; empty if none of that code ran."""
-    frames = [one for one in extract_tb(error.__traceback__) if not _NOT_THEIRS.search(one.filename)]
+    frames = [frame for frame in extract_tb(error.__traceback__) if not _NOT_THEIRS.search(frame.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 

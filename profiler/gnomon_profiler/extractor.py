@@ -120,7 +120,9 @@ def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgr
 
 def _takes_any_number(module: torch.nn.Module) -> bool:
     """True if `forward` takes its inputs as `*inputs`, for which torch.export has one entry."""
-    return [one.kind for one in inspect.signature(module.forward).parameters.values()] == [inspect.Parameter.VAR_POSITIONAL]
+    return [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()] == [
+        inspect.Parameter.VAR_POSITIONAL
+    ]
 
 
 def _refuse_changes(exported: ExportedProgram) -> None:

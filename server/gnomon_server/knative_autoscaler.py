@@ -195,9 +195,9 @@ class _Metrics(Collector):
         labels = ["namespace", "revision"]
         desired = GaugeMetricFamily("gnomon_knative_wanted_pods", "Pods that a Revision's policy wants.", labels=labels)
         ready = GaugeMetricFamily("gnomon_knative_ready_pods", "Pods of a Revision that are ready.", labels=labels)
-        for one in platform.revisions():
-            desired.add_metric([one.key.namespace, one.key.name], one.wanted)
-            ready.add_metric([one.key.namespace, one.key.name], one.ready)
+        for revision in platform.revisions():
+            desired.add_metric([revision.key.namespace, revision.key.name], revision.wanted)
+            ready.add_metric([revision.key.namespace, revision.key.name], revision.ready)
         yield desired
         yield ready
 
@@ -218,7 +218,8 @@ def page(service: KnativeService) -> web.Application:
         _require_local(request)
         if "revision" not in request.match_info:
             found = {
-                one: [each.to_json() for each in service.autoscaler.decisions(one, 1)] for one in service.platform.functions()
+                function: [each.to_json() for each in service.autoscaler.decisions(function, 1)]
+                for function in service.platform.functions()
             }
             return web.json_response(found)
         return web.json_response([one.to_json() for one in service.autoscaler.decisions(str(_key(request)), MOST)])
@@ -228,7 +229,9 @@ def page(service: KnativeService) -> web.Application:
         load = service.platform.load(str(_key(request)))
         if load is None:
             raise web.HTTPNotFound(text=f"{_key(request)} is no Revision of this class.\n")
-        return web.json_response([_instance(one, service.platform.pod_of(one.function, one.id)) for one in load.instances])
+        return web.json_response(
+            [_instance(instance, service.platform.pod_of(instance.function, instance.id)) for instance in load.instances]
+        )
 
     application = web.Application()
     application.router.add_get("/healthz", healthz)

@@ -278,8 +278,8 @@ class SimulatedFunction(Actuator[None]):
         self._poke()
 
     def _crash(self, kind: InstanceKind) -> None:
-        instances = [one for one in self._platform.instances(self.plan.name) if one.kind is kind]
-        victim = next((one for one in instances if one.state is InstanceState.READY), None)
+        instances = [instance for instance in self._platform.instances(self.plan.name) if instance.kind is kind]
+        victim = next((instance for instance in instances if instance.state is InstanceState.READY), None)
         if victim is None:
             return
         if kind is InstanceKind.SHADOW:
@@ -466,7 +466,7 @@ class SimulatedFunction(Actuator[None]):
         self._dispatcher.workers.set_starting(sum(body.state is InstanceState.STARTING for body in self._bodies()))
 
     def _bodies(self) -> list[Instance]:
-        return [one for one in self._platform.instances(self.plan.name) if one.kind is InstanceKind.BODY]
+        return [instance for instance in self._platform.instances(self.plan.name) if instance.kind is InstanceKind.BODY]
 
 
 _ROUNDING = 1e-9

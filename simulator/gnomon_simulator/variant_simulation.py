@@ -206,7 +206,7 @@ class _Member:
 
     def ready(self, now_s: float) -> int:
         """The number of instances that can take batches."""
-        return sum(1 for one in self.instances.values() if one.ready_s <= now_s)
+        return sum(1 for instance in self.instances.values() if instance.ready_s <= now_s)
 
     @property
     def load_rps(self) -> float:
@@ -378,11 +378,11 @@ class _Simulation:
         self._chance = np.random.default_rng(stream(seed, "queries").getrandbits(64))
         self._workers = None if cluster is None else Workers(cluster)
         self._result = SimulatedApplication(system.name, load.duration_s)
-        self._members = {one.id: _Member(one, self._result, self._workers) for one in variants}
+        self._members = {variant.id: _Member(variant, self._result, self._workers) for variant in variants}
         # A fixed variant is chosen whatever waits there.
         self._selector = VariantSelector(variants, Rule.PRINTED if system.fixed else system.rule)
         self._queries = [self._sent_as(place) for place in range(len(kinds))]
-        self._served = [any(demand_of(query).accepts(one) for one in variants) for query in self._queries]
+        self._served = [any(demand_of(query).accepts(variant) for variant in variants) for query in self._queries]
         self._sending_s = 0.0
         self._asked = [deque([0] * WINDOW_S, maxlen=WINDOW_S) for _ in kinds]
         self._last_asked_s = [float("-inf")] * len(kinds)
@@ -463,10 +463,10 @@ class _Simulation:
 
     def _observation(self, now_s: float) -> ApplicationObservation:
         members = tuple(
-            VariantMember(one.variant, one.running, one.ready(now_s), one.load_rps, one.lifecycle.state)
-            if one.running
-            else VariantMember(one.variant, load_rps=one.load_rps)
-            for one in self._members.values()
+            VariantMember(member.variant, member.running, member.ready(now_s), member.load_rps, member.lifecycle.state)
+            if member.running
+            else VariantMember(member.variant, load_rps=member.load_rps)
+            for member in self._members.values()
         )
         demands = []
         for place, query in enumerate(self._queries):

@@ -67,7 +67,7 @@ def target_in_system(observation: Observation) -> float:
     if settings.target_concurrency is not None:
         return settings.target_concurrency
     # Starting instances have not reported their concurrency yet.
-    concurrency = max([one.concurrency for one in observation.ready], default=settings.expected_concurrency)
+    concurrency = max([instance.concurrency for instance in observation.ready], default=settings.expected_concurrency)
     return float(concurrency * settings.max_batch)
 
 

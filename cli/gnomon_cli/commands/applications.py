@@ -67,16 +67,16 @@ def describe(*, target: Target, name: str, namespace: str, as_json: bool) -> Non
         print_json(found)
         return
     click.echo(f"{found['name']}  {_endpoint(found['endpoint'])}")
-    print_table(("MODEL", "ACCURACY"), [(one["model"], _number(one["accuracy"])) for one in found["models"]])
+    print_table(("MODEL", "ACCURACY"), [(model["model"], _number(model["accuracy"])) for model in found["models"]])
     for line in found.get("progress", {}).values():
         click.echo(line)
     if found["variants"]:
         click.echo("")
         headings = ("VARIANT", "STATE", "INSTANCES", "ACCURACY", "MS", "LOAD MS", "COST", "ANSWERED")
-        print_table(headings, [_row(one) for one in found["variants"]])
+        print_table(headings, [_row(variant) for variant in found["variants"]])
     if advice := _advice(found.get("workers") or {}):
         click.echo(f"\n{advice}")
-    failed = {one["id"]: one["problem"] for one in found["variants"] if one["problem"]}
+    failed = {variant["id"]: variant["problem"] for variant in found["variants"] if variant["problem"]}
     for subject, problem in {**found["problems"], **failed}.items():
         click.echo(f"{subject}: {problem}", err=True)
     store = found.get("store") or {"available": True}

@@ -194,7 +194,7 @@ def await_instance(gateway: Gateway, accepted: urllib3.BaseHTTPResponse) -> str:
         gateway.check(answer)
         found = answer.json()
         problem = found.get("problem") or {}
-        ready = [one for one in found["bodies"] if one["state"] == "ready" and one["version"] >= found["version"]]
+        ready = [body for body in found["bodies"] if body["state"] == "ready" and body["version"] >= found["version"]]
         if ready:
             return f"\n{len(ready)} of {found['replicas']} instances are ready. {_why(problem)}" if problem else ""
         if problem.get("final"):

@@ -234,7 +234,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
     document = _read(file)
     try:
         if "measured" in document:
-            runs = [[float(one) for one in cell["runs_s"]] for cell in document.get("cells", ())]
+            runs = [[float(run_s) for run_s in cell["runs_s"]] for cell in document.get("cells", ())]
             sizes = _modelled(document["measured"], runs, max_batch)
             fitting = tuple(size for size in sizes if not on_lambda or size.memory_mb <= LARGEST_MB)
             if not fitting:
@@ -280,7 +280,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
         if on_lambda and not held_mb <= memory_mb <= LARGEST_MB:
             continue
         seconds = (profile.whole.at(cores, batch) for batch in range(1, min(max_batch, max(row)) + 1))
-        times = tuple(one for one in seconds if one is not None)
+        times = tuple(duration_s for duration_s in seconds if duration_s is not None)
         spreads = [profile.spread[cell] for batch in row if (cell := f"{cores}/{batch}") in profile.spread]
         ratios = of_range(sum(spreads) / max(1, len(spreads)))
         found.append(Size(_name(memory_mb, cores), memory_mb, cores, times, ratios))
@@ -294,7 +294,7 @@ def single_size(service_ms: tuple[float, ...], max_batch: int, memory_mb: float,
     from gnomon_planner.plans import Size  # noqa: PLC0415
 
     times = service_ms * max_batch if len(service_ms) == 1 else service_ms
-    return (Size(_name(memory_mb, cores), memory_mb, cores, tuple(one / MS_PER_S for one in times)[:max_batch]),)
+    return (Size(_name(memory_mb, cores), memory_mb, cores, tuple(time_s / MS_PER_S for time_s in times)[:max_batch]),)
 
 
 def timeouts_of(text: str) -> tuple[float, ...]:
@@ -326,9 +326,9 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
         of_runs,
     )
 
-    by_cores = all("cores" in one for one in cells)
+    by_cores = all("cores" in cell for cell in cells)
     key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
-    points = [Measured(float(one[key]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
+    points = [Measured(float(cell[key]), int(cell["batch"]), float(cell["ms"]) / MS_PER_S) for cell in cells]
     model = fitted(points, whole=whole)
     note(f"Service times by {len(points)} cells: {model.description}.")
     least, most = model.batches
@@ -358,7 +358,7 @@ def _name(memory_mb: float, cores: object) -> str:
 def _numbers(listed: object) -> list[float]:
     if not isinstance(listed, list):
         raise TypeError(f"{listed!r} is no list of numbers")
-    return [float(one) for one in listed]
+    return [float(entry) for entry in listed]
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 NETWORK_OPTIONS = ("network_gbps", "network_rtt_ms")
-CLUSTER_OPTIONS = (*(one.name for one in fields(ClusterOptions) if one.name != "network"), *NETWORK_OPTIONS)
+CLUSTER_OPTIONS = (*(option.name for option in fields(ClusterOptions) if option.name != "network"), *NETWORK_OPTIONS)
 
 
 cluster_options = option_group(

@@ -171,7 +171,7 @@ def resize(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    known = {one["name"] for one in (cluster.get("/api/v1") or {}).get("resources", ())}
+    known = {resource["name"] for resource in (cluster.get("/api/v1") or {}).get("resources", ())}
     if "pods/resize" not in known:
         hint = "Policies that choose an instance's cores are refused; use Kubernetes 1.33 or newer."
         return Level.WARN, "The API server does not offer it.", hint
@@ -213,7 +213,7 @@ def kubelet(node: dict[str, Any]) -> tuple[int, int]:
 def is_ready(node: dict[str, Any]) -> bool:
     """True if the node's kubelet reports it as ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def client_version() -> str:
@@ -306,7 +306,7 @@ class PodPort:
 
 def ingress_rules(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
     """The ingress rules of a namespace's policies for pods with these labels; None if no policy selects the pods."""
-    specs = [one.get("spec") or {} for one in policies]
+    specs = [policy.get("spec") or {} for policy in policies]
     theirs = [
         spec
         for spec in specs
@@ -326,9 +326,9 @@ def rule_allows(rule: Mapping[str, Any], target: PodPort, client_pod: ClientPod)
     A rule with an operator's IP blocks counts as admitting the client: the addresses cannot be checked here.
     """
     ports, peers = rule.get("ports"), rule.get("from")
-    if ports and not any(_port_matches(one, target) for one in ports):
+    if ports and not any(_port_matches(port, target) for port in ports):
         return False
-    return not peers or any("ipBlock" in one or peer_matches(one, client_pod) for one in peers)
+    return not peers or any("ipBlock" in peer or peer_matches(peer, client_pod) for peer in peers)
 
 
 def peer_matches(peer: Mapping[str, Any], client_pod: ClientPod) -> bool:
@@ -391,7 +391,7 @@ def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
 
 def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> tuple[Level, str, str]:
     """Check whether the cluster enforces NetworkPolicies, judged by its network agents and nodes."""
-    agents = [one for one in daemons if one["metadata"]["name"] in AGENTS]
+    agents = [daemon for daemon in daemons if daemon["metadata"]["name"] in AGENTS]
     if agents:
         [agent, *_] = sorted(agents, key=_not_ready)
         name = f"{agent['metadata']['name']} in {agent['metadata']['namespace']}"

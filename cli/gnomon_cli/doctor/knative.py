@@ -194,11 +194,11 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
 
     """
     found = {}
-    for one in cluster.items(POD_AUTOSCALERS.path()):
-        condition = conditions(one.get("status") or {}).get("Shadows")
-        reached = (one.get("spec") or {}).get("reachability") != "Unreachable"
+    for autoscaler in cluster.items(POD_AUTOSCALERS.path()):
+        condition = conditions(autoscaler.get("status") or {}).get("Shadows")
+        reached = (autoscaler.get("spec") or {}).get("reachability") != "Unreachable"
         if reached and condition is not None and condition.status == "False":
-            found[f"{one['metadata']['namespace']}/{one['metadata']['name']}"] = condition
+            found[f"{autoscaler['metadata']['namespace']}/{autoscaler['metadata']['name']}"] = condition
     if not found:
         return Level.OK, "No Revision lacks Shadows that its policy would make.", ""
     name, first = min(found.items())
@@ -411,7 +411,7 @@ def batched(cluster: Cluster) -> set[Key]:
 
     """
     routed = _routed(cluster)
-    return {key for one in cluster.items(REVISIONS.path()) if buffered(one) and (key := _key(one)) in routed}
+    return {key for revision in cluster.items(REVISIONS.path()) if buffered(revision) and (key := _key(revision)) in routed}
 
 
 def _routed(cluster: Cluster) -> set[Key]:
@@ -477,7 +477,8 @@ def _changed(secret: Document, key: str) -> str:
     """
     metadata = secret["metadata"]
     fields = [
-        (one.get("time") or "", (one.get("fieldsV1") or {}).get("f:data") or {}) for one in metadata.get("managedFields") or ()
+        (entry.get("time") or "", (entry.get("fieldsV1") or {}).get("f:data") or {})
+        for entry in metadata.get("managedFields") or ()
     ]
     return max([metadata.get("creationTimestamp") or "", *(at for at, data in fields if f"f:{key}" in data)])
 
@@ -485,8 +486,8 @@ def _changed(secret: Document, key: str) -> str:
 def _started_at(pod: Mapping[str, Any]) -> str:
     """The earliest start time of the pod's running user containers; empty if none runs."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != QUEUE_CONTAINER]
-    return min((one["startedAt"] for one in running if one.get("startedAt")), default="")
+    running = [(status.get("state") or {}).get("running") or {} for status in statuses if status.get("name") != QUEUE_CONTAINER]
+    return min((state["startedAt"] for state in running if state.get("startedAt")), default="")
 
 
 def _key(document: Document) -> Key:

@@ -90,10 +90,10 @@ def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[
 
     """
     marked = {
-        one["metadata"]["name"]: one
-        for one in cluster.items(NAMESPACES.path())
-        if (one["metadata"].get("annotations") or {}).get(NAMESPACE_ANNOTATION) == NAMESPACE_MARK
-        and one["metadata"]["name"] != functions
+        namespace["metadata"]["name"]: namespace
+        for namespace in cluster.items(NAMESPACES.path())
+        if (namespace["metadata"].get("annotations") or {}).get(NAMESPACE_ANNOTATION) == NAMESPACE_MARK
+        and namespace["metadata"]["name"] != functions
     }
     wide = cluster_wide(cluster, system)
     if marked and not wide:
@@ -239,7 +239,7 @@ def providers(cluster: Cluster, functions: str) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = [name for one in cluster.items(DEPLOYMENTS.path()) for name in managing(one, functions)]
+    found = [name for deployment in cluster.items(DEPLOYMENTS.path()) for name in managing(deployment, functions)]
     if not found:
         return Level.OK, f"No other provider manages the functions in {functions}.", ""
     return (
@@ -255,7 +255,7 @@ def managing(deployment: dict[str, Any], functions: str) -> Iterator[str]:
     for container in pod.get("containers") or ():
         if image_name(container.get("image", "")) != PROVIDER:
             continue
-        variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+        variables = {variable["name"]: variable.get("value") for variable in container.get("env") or ()}
         if variables.get(NAMESPACE_VARIABLE) in (None, "", functions):
             yield f"container {container['name']} of Deployment {metadata['name']} in {metadata['namespace']}"
 

@@ -108,8 +108,8 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
     """
     if daemons(cluster) is None:
         return Level.OK, "There are no coordinators, so no driver is to be registered.", ""
-    knowing = {one["metadata"]["name"] for one in cluster.items(NODE_DRIVERS.path()) if has_driver(one)}
-    not_ready = sorted({one["metadata"]["name"] for one in cluster.items(NODES.path()) if runs_linux(one)} - knowing)
+    knowing = {node["metadata"]["name"] for node in cluster.items(NODE_DRIVERS.path()) if has_driver(node)}
+    not_ready = sorted({node["metadata"]["name"] for node in cluster.items(NODES.path()) if runs_linux(node)} - knowing)
     if not not_ready:
         return Level.OK, f"The kubelets of all {len(knowing)} nodes know {CSI_DRIVER}.", ""
     hint = f"kubectl -n {NODES_NAMESPACE} logs -l app.kubernetes.io/component=coordinator -c coordinator"
@@ -123,7 +123,7 @@ def runs_linux(node: dict[str, Any]) -> bool:
 
 def has_driver(node: dict[str, Any]) -> bool:
     """True if a CSINode lists Gnomon's driver."""
-    return any(one.get("name") == CSI_DRIVER for one in (node.get("spec") or {}).get("drivers") or ())
+    return any(driver.get("name") == CSI_DRIVER for driver in (node.get("spec") or {}).get("drivers") or ())
 
 
 @dataclass(frozen=True, slots=True)

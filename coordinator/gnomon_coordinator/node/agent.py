@@ -186,7 +186,7 @@ class Agent:
         }
 
     def _published(self) -> list[str]:
-        return [one.pod.uid for one in self.volumes]
+        return [volume.pod.uid for volume in self.volumes]
 
     def _pool_started(self) -> None:
         self.bodies.introduce_all()

@@ -93,7 +93,7 @@ def program(audit: int) -> bytes:
 
     Programs for another architecture, also 32-bit ones, have other numbers for the same calls: every call of theirs fails.
     """
-    of = next(one for one in _ARCHITECTURES.values() if one.audit == audit)
+    of = next(architecture for architecture in _ARCHITECTURES.values() if architecture.audit == audit)
     code = [
         _instruction(_LOAD_WORD, _ARCHITECTURE),
         _instruction(_JUMP_EQUAL, of.audit, then=1),

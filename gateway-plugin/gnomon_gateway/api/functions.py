@@ -97,8 +97,8 @@ def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, A
         "engine": found.engine,
         "version": found.version,
         "problem": _problem(found),
-        "bodies": [_body(one, found) for one in found.instances if one.kind is InstanceKind.BODY],
-        "shadows": [_shadow(one, profile) for one in found.instances if one.kind is InstanceKind.SHADOW],
+        "bodies": [_body(instance, found) for instance in found.instances if instance.kind is InstanceKind.BODY],
+        "shadows": [_shadow(instance, profile) for instance in found.instances if instance.kind is InstanceKind.SHADOW],
         "pairs": {
             "batches": pairs.batches,
             "offloaded_samples": pairs.offloaded,

@@ -218,9 +218,9 @@ class ApplicationController(Generic[StateT]):
         own = {CORES: 0.0, MEMORY_BYTES: 0.0}
         for name, member in members.items():
             load = self._manager.instances.load(member.runtime.name)
-            live = () if load is None else [one for one in load.instances if one.kind is InstanceKind.BODY]
+            live = () if load is None else [instance for instance in load.instances if instance.kind is InstanceKind.BODY]
             nodes = nodes if load is None else load.nodes
-            running = sum(1 for one in live if one.state.value in ("starting", "ready"))
+            running = sum(1 for instance in live if instance.state.value in ("starting", "ready"))
             for kind, amount in member.variant.resources.items():
                 own[kind] = own.get(kind, 0.0) + running * amount
             watch = watched.members[name]
@@ -308,7 +308,7 @@ def _demands(endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str,
         if query.variant is None
     ]
     merged = merge(found, [member.variant for member in members.values()])
-    accepted = [replace(one, load_rps=max(LEAST_RPS, one.load_rps)) for one in merged]
+    accepted = [replace(demand, load_rps=max(LEAST_RPS, demand.load_rps)) for demand in merged]
     if not accepted and _SCALE_MIN in endpoint.spec.labels and endpoint.spec.settings.scale.min:
         accepted.append(Demand(LEAST_RPS))
     return accepted

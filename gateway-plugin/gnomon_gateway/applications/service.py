@@ -318,7 +318,7 @@ class Applications:
 
     def applications(self, namespace: str) -> Sequence[ApplicationStatus]:
         """The applications of a namespace, sorted by name."""
-        keys = {key for key, models in self._models.items() if models} | {one.key for one in self._endpoints.values()}
+        keys = {key for key, models in self._models.items() if models} | {endpoint.key for endpoint in self._endpoints.values()}
         return [self._status(key) for key in sorted(keys) if key.namespace == namespace]
 
     def application(self, key: FunctionKey) -> ApplicationStatus:
@@ -530,7 +530,10 @@ class Applications:
 
     def _refuse_member(self, key: FunctionKey) -> None:
         if key in self._manager.members:
-            owner = next((one for one in self._endpoints.values() if any(m.spec.key == key for m in one.members.values())), None)
+            owner = next(
+                (endpoint for endpoint in self._endpoints.values() if any(m.spec.key == key for m in endpoint.members.values())),
+                None,
+            )
             name = owner.key.name if owner is not None else key.name.partition("--")[0]
             raise conflict(
                 "member_of_application", f"{key} is a variant of the application {name}.", "Change the application instead."
@@ -547,7 +550,7 @@ class Applications:
         return models if models is not None else self._models.setdefault(application, {})
 
     def _endpoint_of(self, application: FunctionKey) -> Endpoint | None:
-        return next((one for one in self._endpoints.values() if one.key == application), None)
+        return next((endpoint for endpoint in self._endpoints.values() if endpoint.key == application), None)
 
     # Changes by other gateways
 
@@ -779,7 +782,7 @@ def _common(members: Sequence[Member]) -> ModelSignature | None:
     """The signature of all members; None where their tensors differ."""
     signatures = [member.runtime.signature for member in members]
     first = signatures[0] if signatures else None
-    if first is None or any(one is None or _tensors(one) != _tensors(first) for one in signatures):
+    if first is None or any(signature is None or _tensors(signature) != _tensors(first) for signature in signatures):
         return None
     return first
 

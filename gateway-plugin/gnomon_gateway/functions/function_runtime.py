@@ -512,7 +512,7 @@ class FunctionRuntime:
     def _executes_retry(self, instance_id: str) -> bool:
         """Return whether the instance executes a retried request, which may have killed it: then its end is no failed start."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
-        return worker is not None and any(one.retried for batch in worker.batches.values() for one in batch.requests)
+        return worker is not None and any(request.retried for batch in worker.batches.values() for request in batch.requests)
 
     def _batch_refused(self, batch: Batch, newest: int) -> None:
         """The instance refused the batch because the queue has a newer owner."""

@@ -164,7 +164,7 @@ class RollingUpdate:
 
     async def take_over(self, deployed: Deployed) -> None:
         """Continue the update of an earlier gateway process, from the instances that it has left."""
-        old = [one for one in self._bodies.of(deployed) if one.version < deployed.version]
+        old = [instance for instance in self._bodies.of(deployed) if instance.version < deployed.version]
         deployed.keep_old = sum(one.kind is InstanceKind.BODY for one in old)
         if self._other_replicas.leads:
             await self._begin(deployed)
@@ -251,7 +251,7 @@ class Shadows:
 
     def take_over(self, deployed: Deployed, instances: Sequence[Instance]) -> None:
         """Replace the pairs that an earlier leader reported by those that the platform knows."""
-        for body in (one for one in instances if one.kind is InstanceKind.BODY):
+        for body in (instance for instance in instances if instance.kind is InstanceKind.BODY):
             self.pair_changed(deployed, body)
 
     def found(self, deployed: Deployed, shadow: Instance) -> bool:
@@ -648,7 +648,7 @@ class Instances(InstanceOwner):
         deployed.runtime.close()
 
     def _report_starting(self, deployed: Deployed) -> None:
-        bodies = (one for one in self._platform.instances(deployed.name) if one.kind is InstanceKind.BODY)
+        bodies = (instance for instance in self._platform.instances(deployed.name) if instance.kind is InstanceKind.BODY)
         deployed.runtime.set_starting(sum(body.state is InstanceState.STARTING for body in bodies))
 
 

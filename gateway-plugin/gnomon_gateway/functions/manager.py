@@ -249,7 +249,7 @@ class Manager:
         """
         async with self._lock(key):
             # Read within the lock: the store may have changed while another command held it.
-            stored = {one.spec.key: one for one in await asyncio.to_thread(self._store.functions)}.get(key)
+            stored = {function.spec.key: function for function in await asyncio.to_thread(self._store.functions)}.get(key)
             deployed = self._functions.get(key)
             if stored is None:
                 self._drop(key)
@@ -411,7 +411,7 @@ class Manager:
         if problem is None:
             return None
         live = deployed.live(self.instances.of(deployed))
-        ready = sum(one.state is InstanceState.READY for one in live)
+        ready = sum(instance.state is InstanceState.READY for instance in live)
         return problem if ready < self._wanted(deployed) else None
 
     def _start_delay(self, deployed: Deployed) -> GnomonError | None:

@@ -140,7 +140,7 @@ class GatewayServer:
         self._serving = None
 
     def _connections(self) -> list[GatewayProtocol]:
-        return [one for one in self._server.server_state.connections if isinstance(one, GatewayProtocol)]
+        return [connection for connection in self._server.server_state.connections if isinstance(connection, GatewayProtocol)]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -91,8 +91,8 @@ class Assigner:
             _LOG.info(
                 "published map of owners, epoch %d: owners %s, leaving %s",
                 new.epoch,
-                [one.id for one in new.owners],
-                [one.id for one in new.leaving],
+                [replica.id for replica in new.owners],
+                [replica.id for replica in new.leaving],
             )
             self._current = new
             self._attendance.forget(gone)

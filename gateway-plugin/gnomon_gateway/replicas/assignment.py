@@ -294,7 +294,7 @@ def next_map(
         owners, leaving = leaving, ()
     if current is None:
         return OwnershipMap(epoch, owners, leaving) if owners else None
-    same = {one.id for one in owners} == {one.id for one in current.owners} and {one.id for one in leaving} == {
-        one.id for one in current.leaving
-    }
+    same = {replica.id for replica in owners} == {replica.id for replica in current.owners} and {
+        replica.id for replica in leaving
+    } == {replica.id for replica in current.leaving}
     return None if same else OwnershipMap(epoch, owners, leaving)

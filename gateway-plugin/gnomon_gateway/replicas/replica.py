@@ -127,7 +127,9 @@ class ReplicaAgent:
             if runtime is not None:
                 self._own(function, runtime)
         self.forwarder.epoch = new.epoch
-        _LOG.info("map of owners, epoch %d: functions are shared by %s", new.epoch, ", ".join(one.id for one in new.owners))
+        _LOG.info(
+            "map of owners, epoch %d: functions are shared by %s", new.epoch, ", ".join(replica.id for replica in new.owners)
+        )
         self.forwarder.gone(frozenset(replica.id for replica in new.members))
         self._wake_waiting()
 

@@ -43,7 +43,7 @@ def node_facts(document: dict[str, Any]) -> NodeFacts:
     """Read a node."""
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     allocatable = amounts_of(status.get("allocatable") or {})
-    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    conditions = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or ()}
     taints = tuple((one["key"], one.get("value", ""), one["effect"]) for one in spec.get("taints") or ())
     return NodeFacts(
         metadata["name"],

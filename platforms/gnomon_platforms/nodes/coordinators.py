@@ -82,9 +82,13 @@ class CoordinatorPod:
 def coordinator_pod(pod: Mapping[str, Any]) -> CoordinatorPod:
     """Read a pod as the API server sends it."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
+    ready = any(
+        condition.get("type") == "Ready" and condition.get("status") == "True" for condition in status.get("conditions") or ()
+    )
     address = status.get("podIP") if ready and "deletionTimestamp" not in metadata else None
-    pool: Mapping[str, Any] = next((one for one in spec.get("containers") or () if one.get("name") == CONTAINER), {})
+    pool: Mapping[str, Any] = next(
+        (container for container in spec.get("containers") or () if container.get("name") == CONTAINER), {}
+    )
     requested = ((pool.get("resources") or {}).get("requests") or {}).get("cpu", "0")
     base_cores = amount_of((metadata.get("annotations") or {}).get(BASE_ANNOTATION)) or BASE_CORES
     node = spec.get("nodeName") or ""
@@ -151,7 +155,7 @@ class NodeCoordinators:
         return Informer(self._api, Source(PODS, self._options.namespace, labels=labels), coordinator_pod)
 
     def _ready_pod(self, node: str) -> CoordinatorPod | None:
-        return next((one for one in self._pods.values() if one.node == node and one.address), None)
+        return next((pod for pod in self._pods.values() if pod.node == node and pod.address), None)
 
     def _pod_changed(self, change: Change[CoordinatorPod]) -> None:
         assert self.shadows is not None

@@ -68,7 +68,7 @@ class ShadowTracker:
         self._remote = RemotePairs(self.connections, self._background, self._requests, self._set_pair)
 
     def instances(self, function: str) -> list[Instance]:
-        return [one.instance for one in self._shadows.values() if one.instance.function == function]
+        return [shadow.instance for shadow in self._shadows.values() if shadow.instance.function == function]
 
     def coordinator_removed(self, node: str) -> None:
         """Report the end of a node's Shadows: its coordinator was removed, and their processes ended with it."""
@@ -311,7 +311,7 @@ class ShadowTracker:
 
     def _with_coordinator(self, body_id: str) -> tuple[BodyPod, NodeClient]:
         body = self._context.bodies.of_instance(body_id)
-        has = sum(one.instance.partner == body_id for one in self._shadows.values())
+        has = sum(shadow.instance.partner == body_id for shadow in self._shadows.values())
         if body is None or body.instance.state is not InstanceState.READY or has >= MAX_SHADOWS:
             raise no_such_body(f"It has gone, or has {MAX_SHADOWS} Shadows already.")
         return body, self.connections.of_body(body)

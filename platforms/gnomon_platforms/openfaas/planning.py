@@ -214,14 +214,14 @@ def _binds(deployed: DeployedFunction, mine: list[PodFacts], desired: Desired) -
         return []
     free = [pod for pod in mine if pod.name not in desired.kept and pod.name not in desired.released]
     free.sort(key=lambda pod: (not pod.ready, pod.node is None, pod.created_at, pod.name))
-    given = {one.bound for one in desired.waiting}
+    given = {instance.bound for instance in desired.waiting}
     binds = []
-    for one in desired.waiting:
-        found = next((pod for pod in free if pod.name == one.bound), None)
+    for instance in desired.waiting:
+        found = next((pod for pod in free if pod.name == instance.bound), None)
         found = found or next((pod for pod in free if pod.name not in given), None)
         if found is not None:
             free.remove(found)
-            binds.append(Bind(found, one.id))
+            binds.append(Bind(found, instance.id))
     return binds
 
 

@@ -326,8 +326,10 @@ class OpenFaasPlatform:
         if workload is None:
             return ""
         starting_some = [record for record in workload.records.values() if record.starting]
-        found = next((one.pod.trouble for one in starting_some if one.pod is not None and one.pod.trouble), "")
-        if found or all(one.pod is not None for one in starting_some):
+        found = next(
+            (instance.pod.trouble for instance in starting_some if instance.pod is not None and instance.pod.trouble), ""
+        )
+        if found or all(instance.pod is not None for instance in starting_some):
             return found
         deployed = self._cluster.deployed(workload.key)
         return "" if deployed is None else deployed.failure
@@ -443,7 +445,7 @@ class PodBodies:
         return BodyPod(record.instance, record.request.spec, record.pod.uid, record.pod.node)
 
     def of_pod(self, uid: str) -> BodyPod | None:
-        found = (one.instance.id for one in self._records.values() if one.pod is not None and one.pod.uid == uid)
+        found = (record.instance.id for record in self._records.values() if record.pod is not None and record.pod.uid == uid)
         return self.of_instance(next(found, ""))
 
     def placing(self, body: BodyPod) -> Placing:

@@ -294,7 +294,7 @@ class ProviderStore:
 
     def secrets(self, namespace: str) -> Sequence[str]:
         listed = self._api.call("GET", SECRETS, query={"namespace": namespace}, what="list its secrets")
-        named = [one.get("name") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        named = [entry.get("name") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         return sorted(name for name in named if isinstance(name, str))
 
     def put_namespace(self, stored: StoredNamespace) -> None:

@@ -138,7 +138,7 @@ def _outputs(axis: Any, profile: ModelProfile, _cores: int) -> None:
 
 def _legend(*axes: Any) -> None:
     """Draw a shared legend below the panel: inside it would cover data."""
-    handles = [pair for one in axes for pair in zip(*one.get_legend_handles_labels(), strict=True)]
+    handles = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": max(1, len(handles)), "frameon": False}
     axes[0].legend(*zip(*handles, strict=True), fontsize=7, **place)
 

@@ -164,7 +164,7 @@ class _Reader:
         self._onnx = import_package(ONNX, ONNX)
         self._model, self._name, self._folder = model, name, folder
         self._total_bytes = 0
-        self._versions = {("" if one.domain == "ai.onnx" else one.domain): int(one.version) for one in model.opset_import}
+        self._versions = {("" if opset.domain == "ai.onnx" else opset.domain): int(opset.version) for opset in model.opset_import}
 
     def graph(self) -> Graph:
         graph = self._model.graph
@@ -186,7 +186,7 @@ class _Reader:
     def _check_order(
         self, inputs: tuple[GraphInput, ...], constants: Mapping[str, Tensor], steps: list[Step], outputs: list[str]
     ) -> None:
-        known = {"", *(one.name for one in inputs), *constants}
+        known = {"", *(value.name for value in inputs), *constants}
         for step in steps:
             if unknown := [name for name in step.inputs if name not in known]:
                 raise _invalid(self._name, f"{step.label()} reads {unknown[0][:100]!r} before anything makes it")
@@ -214,7 +214,7 @@ class _Reader:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self._versions:
             raise _invalid(self._name, f"it uses the domain {domain[:100]!r} without importing it")
-        attributes = {one.name: self._attribute(node, one) for one in node.attribute}
+        attributes = {attribute.name: self._attribute(node, attribute) for attribute in node.attribute}
         return Step(node.op_type, domain, self._versions[domain], node.name, tuple(node.input), tuple(node.output), attributes)
 
     def _constant(self, step: Step) -> Tensor:

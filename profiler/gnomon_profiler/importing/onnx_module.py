@@ -64,7 +64,7 @@ def model_of(graph: Graph, description: Description, shapes: Sequence[Sequence[i
             description.version,
             description.kind,
             details,
-            _tensor_names([one.name for one in graph.inputs], "input"),
+            _tensor_names([value.name for value in graph.inputs], "input"),
             _tensor_names(graph.outputs, "output"),
         ),
     )
@@ -75,7 +75,7 @@ class OnnxModule(nn.Module):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self._steps, self._inputs, self._outputs = graph.steps, [one.name for one in graph.inputs], graph.outputs
+        self._steps, self._inputs, self._outputs = graph.steps, [value.name for value in graph.inputs], graph.outputs
         self._functions = [_DOMAINS[step.domain][step.operator] for step in graph.steps]
         self._last_reads = _last_reads(graph)
         self.weights = nn.Module()
@@ -93,7 +93,7 @@ class OnnxModule(nn.Module):
             constant = getattr(self.weights, buffer)
             values[name] = Known(self._known[name], constant) if name in self._known else constant
         for number, (step, function) in enumerate(zip(self._steps, self._functions, strict=True)):
-            results = _run(step, function, tuple(values[one] if one else None for one in step.inputs))
+            results = _run(step, function, tuple(values[value] if value else None for value in step.inputs))
             named = zip(step.outputs, results, strict=False)
             values |= {name: result for name, result in named if name and isinstance(result, Tensor | Known)}
             for name in self._last_reads.get(number, ()):
@@ -186,7 +186,7 @@ def _example(inputs: Sequence[GraphInput], shapes: Sequence[Sequence[int]]) -> t
 
 
 def _listed(inputs: Sequence[GraphInput]) -> str:
-    return ", ".join(f"{one.name[:100]} {_written(one)}" for one in inputs[:10])
+    return ", ".join(f"{value.name[:100]} {_written(value)}" for value in inputs[:10])
 
 
 def _written(one: GraphInput) -> str:

@@ -58,7 +58,7 @@ def _directions(call: Call) -> int:
         raise Unsupported("only layout 0 without clipping is supported")
     directions = 2 if direction == "bidirectional" else 1
     expected = _ACTIVATIONS[call.step.operator] * directions
-    if [one.capitalize() for one in call.attribute("activations", expected)] != expected:
+    if [activation.capitalize() for activation in call.attribute("activations", expected)] != expected:
         raise Unsupported("its activations are not the usual ones")
     return directions
 

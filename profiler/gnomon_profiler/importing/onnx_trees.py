@@ -179,7 +179,7 @@ def _labels(call: Call) -> list[int]:
     """Classes as numbers; of classes that are text, their places."""
     numbers = call.attribute("classlabels_ints") or call.attribute("classlabels_int64s")
     if numbers:
-        return [int(one) for one in numbers]
+        return [int(number) for number in numbers]
     return list(range(len(call.attribute("classlabels_strings") or [])))
 
 
@@ -250,7 +250,7 @@ def _trees(call: Call, kind: str, results: int, columns: Mapping[int, int] | Non
 def _depth(left: list[int], right: list[int], roots: list[int]) -> int:
     """The longest way to a leaf; refused where the nodes are no trees."""
     level, depth = list(roots), 0
-    while level := [child for one in level for child in {left[one], right[one]} if child != one]:
+    while level := [child for node in level for child in {left[node], right[node]} if child != node]:
         depth += 1
         if depth > MAX_DEPTH or len(level) > len(left):
             raise Unsupported(f"its trees are deeper than {MAX_DEPTH} or have cycles")

@@ -98,7 +98,7 @@ class Call:
 
     def integers(self, index: int, what: str) -> list[Any]:
         """`numbers` as integers and sizes of the batch."""
-        return [one if isinstance(one, torch.SymInt) else int(one) for one in self.numbers(index, what)]
+        return [number if isinstance(number, torch.SymInt) else int(number) for number in self.numbers(index, what)]
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute; the default where it is absent."""
@@ -120,7 +120,7 @@ def as_tensor(value: Value) -> Tensor:
         return value.constant
     if value.array.dtype != object:
         return torch.from_numpy(np.array(value.array))
-    scalars = [torch.scalar_tensor(one, dtype=torch.int64) for one in value.array.reshape(-1)]
+    scalars = [torch.scalar_tensor(number, dtype=torch.int64) for number in value.array.reshape(-1)]
     return torch.stack(scalars).reshape(value.array.shape) if value.array.ndim else scalars[0]
 
 

@@ -75,7 +75,7 @@ def average_pool(call: Call) -> Tensor:
     tensor, kernel = call.tensor(0), call.attribute("kernel_shape")
     axes = _axes(tensor)
     strides = call.attribute("strides", [1] * axes)
-    if any(one != 1 for one in call.attribute("dilations", [1] * axes)):
+    if any(dilation != 1 for dilation in call.attribute("dilations", [1] * axes)):
         raise Unsupported("its windows are dilated")
     pads = _pads(call, tensor, kernel, strides, [1] * axes)
     rounded_up, counted = bool(call.attribute("ceil_mode", 0)), bool(call.attribute("count_include_pad", 0))
@@ -166,7 +166,7 @@ def _pads(call: Call, tensor: Tensor, kernel: Sequence[int], strides: Sequence[i
     axes = _axes(tensor)
     mode = call.attribute("auto_pad", "NOTSET")
     if mode == "NOTSET":
-        return [int(one) for one in call.attribute("pads", [0] * 2 * axes)]
+        return [int(pad) for pad in call.attribute("pads", [0] * 2 * axes)]
     if mode == "VALID":
         return [0] * 2 * axes
     begins, ends = [], []

@@ -97,7 +97,7 @@ def model_of_estimator(estimator: Any, description: Description) -> CatalogModel
         ) from error
     details = dict(description.details or {}) | {"estimator": kind}
     if classes is not None:
-        details["labels"] = [str(one) for one in classes]
+        details["labels"] = [str(label) for label in classes]
         if getattr(classes, "dtype", None) is None or classes.dtype.kind not in "iu":
             _drop_labels(proto.graph)
     return model_of(read_model(proto, kind), Description(description.model, description.version, details=details))
@@ -117,8 +117,8 @@ def _drop_labels(graph: Any) -> None:
     kept_nodes = [type(node).FromString(node.SerializeToString()) for node in reversed(nodes)]
     del graph.node[:]
     graph.node.extend(kept_nodes)
-    constants = [one for one in graph.initializer if one.name in needed]
-    constants = [type(one).FromString(one.SerializeToString()) for one in constants]
+    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
+    constants = [type(constant).FromString(constant.SerializeToString()) for constant in constants]
     del graph.initializer[:]
     graph.initializer.extend(constants)
 

@@ -196,7 +196,7 @@ def _preprocess(folder: Path) -> dict[str, Any]:
     if not isinstance(size, int) or not isinstance(mean, list) or not isinstance(std, list):
         return {}
     scale = document.get("rescale_factor", 1 / 255)
-    return {"preprocess": {"size": size, "mean": [one / scale for one in mean], "std": [one / scale for one in std]}}
+    return {"preprocess": {"size": size, "mean": [value / scale for value in mean], "std": [value / scale for value in std]}}
 
 
 def _padding(module: Named, names: tuple[str, ...], length: int, config: Any) -> Padding | None:

@@ -285,7 +285,7 @@ def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> flo
     rate_rps = known.rates.rate_rps(body.cores, pair)
     if pair is None:
         return known.efficiency.of_rate(rate_rps, body.cores, known.parameter_bytes)
-    held = [known.profile.layers.parameter_bytes(one.blocks) for one in pair.each]
+    held = [known.profile.layers.parameter_bytes(share.blocks) for share in pair.each]
     return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held)
 
 
@@ -368,7 +368,7 @@ def with_former_cores(observation: Observation, grown: FormerCores) -> Observati
     """The observation with every Body at its former size."""
     if not grown:
         return observation
-    instances = tuple(replace(one, cores=grown.get(one.id, one.cores)) for one in observation.instances)
+    instances = tuple(replace(instance, cores=grown.get(instance.id, instance.cores)) for instance in observation.instances)
     return replace(observation, instances=instances)
 
 
@@ -418,7 +418,7 @@ class Tick:
     def _share_again(self, level: LayerLevel) -> LayerLevel:
         """Other shares for the Shadows that serve and stay."""
         ending = {action.id for action in level.released}
-        changed = changes(self.known, self.bodies, [one for one in self.observation.shadows if one.id not in ending])
+        changed = changes(self.known, self.bodies, [shadow for shadow in self.observation.shadows if shadow.id not in ending])
         reasons = [level.reason] * bool(level.reason) + [f"{many(len(changed), 'Shadow')} with other shares"] * bool(changed)
         return replace(level, changed=changed, reason="; ".join(reasons))
 
@@ -496,7 +496,11 @@ class Tick:
     def _has(self, body: Instance) -> int:
         """The number of its Shadows, including those that drain and one that is being promoted, which it may keep."""
         # In any state: a Shadow that drains still occupies its place.
-        theirs = {one.id for one in self.observation.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
+        theirs = {
+            instance.id
+            for instance in self.observation.instances
+            if instance.kind is InstanceKind.SHADOW and instance.partner == body.id
+        }
         return len(theirs | body.shadows.keys())
 
     def _alone(self) -> list[Instance]:

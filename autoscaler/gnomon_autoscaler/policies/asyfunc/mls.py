@@ -194,7 +194,10 @@ def as_bodies(observation: Observation, promoted: Collection[str]) -> Observatio
     """The observation with these Shadows as the Bodies that they become."""
     if not promoted:
         return observation
-    return replace(observation, instances=tuple(_as_body(one) if one.id in promoted else one for one in observation.instances))
+    return replace(
+        observation,
+        instances=tuple(_as_body(instance) if instance.id in promoted else instance for instance in observation.instances),
+    )
 
 
 def _as_body(shadow: Instance) -> Instance:

@@ -168,7 +168,7 @@ def sustained_rps(
 ) -> dict[str, float]:
     """R_max of each of these Bodies by its id; with the Shadow that it has or is about to have, where Shadows count."""
     helped = shadows_of(observation.shadows) if shadows_count else {}
-    pairs = {name: together([one.pair for one in shadows if one.pair is not None]) for name, shadows in helped.items()}
+    pairs = {name: together([shadow.pair for shadow in shadows if shadow.pair is not None]) for name, shadows in helped.items()}
     return {body.id: known.rates.rate_rps(body.cores, pairs.get(body.id)) for body in bodies}
 
 

@@ -229,7 +229,7 @@ def _chosen(parts: Sequence[Landscape], task: Task, most: int) -> tuple[Choice, 
             if one is None:
                 choices[number] = parts[number].cheapest(task.slo_s, most)
                 exactly.add(number)
-        known = [one for one in choices if one is not None]
+        known = [choice for choice in choices if choice is not None]
         best, lost = _best(known, task)
         number = next(number for number, one in enumerate(known) if one is best)
         if number in exactly:
@@ -245,7 +245,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
     if len(choices) == 1:
         return choices[0], ""
     first = task.sizes[0].name
-    fitting = [one for one in choices if _cores(one.plan, task) <= task.all_cores] or choices[:1]
+    fitting = [choice for choice in choices if _cores(choice.plan, task) <= task.all_cores] or choices[:1]
     meeting = [one for one in fitting if not one.failed]
     if meeting:
         best = min(meeting, key=lambda one: one.plan.usd_per_request)
@@ -255,7 +255,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
             best = now
     else:
         best = min(fitting, key=lambda one: ((one.plan.instances or 0) > task.most_each, one.plan.latency_s))
-    others = sorted((one for one in choices if one is not best), key=lambda one: one.plan.size.cores)
+    others = sorted((choice for choice in choices if choice is not best), key=lambda one: one.plan.size.cores)
     return best, "".join(f"; {_why_not(one, best, task)}" for one in others)
 
 

@@ -248,7 +248,7 @@ class Batch:
         """Make a plan, or record why there is none."""
         settings = observation.settings
         longest_s = settings.slo_s if settings.max_wait_s is None or self._adaptive else min(settings.slo_s, settings.max_wait_s)
-        memory_bytes = max((one.memory_bytes for one in observation.instances), default=0)
+        memory_bytes = max((instance.memory_bytes for instance in observation.instances), default=0)
         spread = round(min(observation.latency_spread, MOST_SPREAD), 2)
         task = Task(
             settings.slo_s, settings.slo_percentile, observation.latency_s, settings.cores, memory_bytes, longest_s,

@@ -46,7 +46,7 @@ def own_mb(observation: Observation) -> int:
     """The memory size of instances without a plan, in MB."""
     if observation.settings.memory_mb is not None:
         return observation.settings.memory_mb
-    own = (one for one in observation.instances if one.memory_mb is None and one.memory_bytes >= MEGABYTE)
+    own = (instance for instance in observation.instances if instance.memory_mb is None and instance.memory_bytes >= MEGABYTE)
     found = next(own, None)
     return found.memory_bytes // MEGABYTE if found is not None else observation.settings.cores * MB_PER_CORE
 
@@ -64,14 +64,14 @@ def measured(observation: Observation) -> Mapping[int, tuple[float, ...]]:
     sizes = [one for one in sorted(table.seconds) if cores_with(one) <= observation.settings.max_cores]
     if len(sizes) > MOST_MEMORIES:
         sizes = [sizes[round(step * (len(sizes) - 1) / (MOST_MEMORIES - 1))] for step in range(MOST_MEMORIES)]
-    rows = {one: [table.at(one, batch) for batch in range(1, most + 1)] for one in sizes}
+    rows = {size: [table.at(size, batch) for batch in range(1, most + 1)] for size in sizes}
     return {one: tuple(seconds for seconds in row if seconds is not None) for one, row in rows.items() if None not in row}
 
 
 def towards_memory(count: int, memory_mb: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of this memory size."""
-    right = [one for one in observation.live if mb_of(one) == memory_mb]
-    others = sorted((one for one in observation.live if mb_of(one) != memory_mb), key=victim_order)
+    right = [instance for instance in observation.live if mb_of(instance) == memory_mb]
+    others = sorted((instance for instance in observation.live if mb_of(instance) != memory_mb), key=victim_order)
     serving = sum(one.state is InstanceState.READY for one in right)
     missing = max(0, count - len(right))
     # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
@@ -83,7 +83,7 @@ def towards_memory(count: int, memory_mb: int, observation: Observation) -> tupl
     # Without others that could free capacity, request the missing ones anyway: the platform's refusal says why.
     created = min(missing, max(0, places)) if others else missing
     create = CreateBody(observation.settings.cores, None, memory_mb)
-    return (*(DestroyBody(one.id) for one in ending), *[create] * created)
+    return (*(DestroyBody(instance.id) for instance in ending), *[create] * created)
 
 
 def mb_of(one: Instance) -> int:
@@ -128,7 +128,7 @@ def all_cores(observation: Observation) -> float:
     """The cores that all instances may have together: their present or pending cores, and the free ones."""
     if are_sold(observation):
         return math.inf
-    return sum(one.given_cores for one in observation.live) + sum(node.free_cores for node in observation.nodes)
+    return sum(instance.given_cores for instance in observation.live) + sum(node.free_cores for node in observation.nodes)
 
 
 def sized(observation: Observation, size: int) -> Observation:
@@ -150,15 +150,15 @@ def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
     if are_sold(observation):
         return towards_memory(count, own_mb(observation), observation)
     cores = observation.settings.cores
-    others = sorted((one for one in observation.live if one.given_cores != cores), key=victim_order)
+    others = sorted((instance for instance in observation.live if instance.given_cores != cores), key=victim_order)
     if not others:
         return actions_towards(count, observation)
-    right = [one for one in observation.live if one.given_cores == cores]
+    right = [instance for instance in observation.live if instance.given_cores == cores]
     missing = max(0, count - len(right))
     if not missing:
-        serving = sum(one.cores == one.given_cores == cores for one in observation.ready)
+        serving = sum(instance.cores == instance.given_cores == cores for instance in observation.ready)
         ending = [*others, *sorted(right, key=victim_order)[: len(right) - count]] if serving >= min(count, len(right)) else []
-        return tuple(DestroyBody(one.id) for one in ending)
+        return tuple(DestroyBody(instance.id) for instance in ending)
     capacity = FreeCapacity(observation.nodes)
     ready = [one for one in others if one.state is InstanceState.READY]
     resized = _resized(ready, missing, cores, capacity)
@@ -199,7 +199,7 @@ def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity
 def _kept(numbers: list[int], cores: int, max_batch: int) -> set[int]:
     """The numbers of cores to evaluate, out of the possible ones."""
     if max_batch > SMALL_BATCH:
-        fewer, more = [one for one in numbers if one < cores], [one for one in numbers if one > cores]
+        fewer, more = [number for number in numbers if number < cores], [number for number in numbers if number > cores]
         return {*fewer[-1:], *more[:1], *({cores} & set(numbers))}
     last = len(numbers) - 1
     return set(numbers) if last < MOST_SIZES else {numbers[round(step * last / (MOST_SIZES - 1))] for step in range(MOST_SIZES)}

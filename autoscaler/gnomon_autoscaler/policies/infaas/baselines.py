@@ -46,7 +46,7 @@ def fixed_variant(variants: Iterable[Variant], demand: Demand, prefer: Preferenc
         GnomonError: 404 `no_variant_satisfies`.
 
     """
-    accepted = [one for one in variants if demand.accepts(one) and hardware in (None, one.hardware)]
+    accepted = [variant for variant in variants if demand.accepts(variant) and hardware in (None, variant.hardware)]
     if not accepted:
         where = "" if hardware is None else f" on {hardware}"
         raise not_found("no_variant_satisfies", f"No variant satisfies the queries{where}.", "Ask for less, or add a variant.")

@@ -92,7 +92,7 @@ def _quantise_reads(part: onnx.ModelProto, model: onnx.ModelProto, reads: Sequen
         if back is None or there is None:
             continue
         for node in part.graph.node:
-            node.input[:] = [f"{name}/again" if one == name else one for one in node.input]
+            node.input[:] = [f"{name}/again" if value == name else value for value in node.input]
         pair = [onnx.NodeProto(), onnx.NodeProto()]
         pair[0].CopyFrom(there)
         pair[1].CopyFrom(back)
@@ -112,7 +112,7 @@ class OnnxPart:
 
     def __init__(self, session: onnxruntime.InferenceSession, makes: Sequence[str]) -> None:
         self._session = session
-        self._names = [one.name for one in session.get_inputs()]
+        self._names = [value.name for value in session.get_inputs()]
         self._makes = list(makes)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -115,7 +115,7 @@ def _quantised_again(port: openvino.Output, value: openvino.Output) -> openvino.
     node = port.get_node()
     if node.get_type_name() != "FakeQuantize":
         return value
-    ranges = [one.get_node() for one in node.input_values()[1:]]
+    ranges = [bound.get_node() for bound in node.input_values()[1:]]
     return opset15.fake_quantize(value, *ranges, levels=int(node.get_attributes()["levels"])).output(0)
 
 

@@ -52,7 +52,7 @@ class Account:
 
     def functions(self) -> list[str]:
         """The functions that there are on Lambda."""
-        return [one["FunctionName"] for one in self.client("lambda").list_functions()["Functions"]]
+        return [function["FunctionName"] for function in self.client("lambda").list_functions()["Functions"]]
 
 
 @contextmanager

@@ -157,7 +157,7 @@ class KnativeCluster:
     @property
     def trouble(self) -> str:
         """Why the informers' state is stale; empty while it is not."""
-        silent_s = max(one.silent_s for one in self.informers)
+        silent_s = max(informer.silent_s for informer in self.informers)
         return f"The API server has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     @property

@@ -88,7 +88,7 @@ class KnativeAutoscaler:
             pods=cluster.pods_to_scrape,
             activators=cluster.activators.values,
             gateways=cluster.gateway_pods.values,
-            asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
+            asleep=lambda: any(scaled.wanted == 0 for scaled in self._scaled.values()),
             on_stats=self._pods_measured,
             on_waiting=self._requests_wait,
             on_uncounted=self._requests_in_batches,
@@ -113,7 +113,7 @@ class KnativeAutoscaler:
         if cluster.scraper is not None:
             await cluster.scraper.stop()
         await cluster.gateways.stop()
-        await asyncio.gather(*(one.close() for one in self._scaled.values()), self._closing.settled())
+        await asyncio.gather(*(scaled.close() for scaled in self._scaled.values()), self._closing.settled())
         await cluster.background.settled()
         if cluster.shadows is not None:
             await cluster.shadows.stop()
@@ -126,7 +126,7 @@ class KnativeAutoscaler:
     # The fleet that the autoscaler's loop observes
 
     def functions(self) -> Sequence[str]:
-        return [one.name for one in self._scaled.values()]
+        return [scaled.name for scaled in self._scaled.values()]
 
     def load(self, function: str) -> FunctionLoad | None:
         found = self._scaled.get(parse_key(function))
@@ -224,9 +224,9 @@ class KnativeAutoscaler:
 
     def _gateway_changed(self, _: Change[RevisionPod]) -> None:
         """Handle a change of a gateway's pod: the public endpoints of Revisions that batch may change."""
-        for one in self._scaled.values():
-            if one.batches:
-                one.trigger()
+        for scaled in self._scaled.values():
+            if scaled.batches:
+                scaled.trigger()
 
     def _target_changed(self, change: Change[ScaleTarget]) -> None:
         self._deployment_changed(_key(change))
@@ -240,8 +240,8 @@ class KnativeAutoscaler:
     def _config_changed(self, change: Change[Mapping[str, str]]) -> None:
         if change.name[1] in CONFIGS:
             self._cluster.read_settings()
-            for one in self._scaled.values():
-                one.trigger()
+            for scaled in self._scaled.values():
+                scaled.trigger()
 
     def _trigger(self, key: FunctionKey) -> None:
         found = self._scaled.get(key)
@@ -287,7 +287,7 @@ class RevisionBodies:
         return None if found is None else found.body(body_id)
 
     def of_pod(self, uid: str) -> BodyPod | None:
-        names = (one.instances.of_pod(uid) for one in self._scaled.values())
+        names = (scaled.instances.of_pod(uid) for scaled in self._scaled.values())
         return self.of_instance(next(filter(None, names), ""))
 
     def placing(self, body: BodyPod) -> Placing:

@@ -240,7 +240,7 @@ class RevisionInstances:
         # A plan is valid only while its policy decides: after a switch to another policy and back, arrivals have changed.
         self._buffer = self.buffer(rules.settings)
         self.match()
-        instances = tuple(self._seen(one) for one in self._bodies.instances(rules.settings, cluster.clock.now_s()))
+        instances = tuple(self._seen(instance) for instance in self._bodies.instances(rules.settings, cluster.clock.now_s()))
         nodes: tuple[Node, ...] = ()
         if cluster.shadows is not None:
             nodes = cluster.shadows.nodes(pairs=self._mounted)

@@ -241,8 +241,8 @@ def merge_curves(curves: Sequence[ObservedLatency]) -> ObservedLatency | None:
     """
     if not curves:
         return None
-    rows = zip(*(one.latency_s for one in curves), strict=False)
-    return ObservedLatency(tuple(sum(row) / len(row) for row in rows), max(one.spread for one in curves))
+    rows = zip(*(curve.latency_s for curve in curves), strict=False)
+    return ObservedLatency(tuple(sum(row) / len(row) for row in rows), max(curve.spread for curve in curves))
 
 
 def latency_to_text(latencies: Mapping[FunctionKey, ObservedLatency]) -> str:

@@ -260,8 +260,8 @@ def revision_pod(document: Document) -> RevisionPod:
 
 def serving_container(containers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The container that gets a Revision's requests: the only one with a port if there are several."""
-    users = [one for one in containers if one.get("name") != QUEUE_CONTAINER]
-    return next((one for one in users if one.get("ports")), users[0] if users else {})
+    users = [container for container in containers if container.get("name") != QUEUE_CONTAINER]
+    return next((user for user in users if user.get("ports")), users[0] if users else {})
 
 
 def scale_target(document: Document) -> ScaleTarget:
@@ -274,7 +274,7 @@ def live_revision(document: Document) -> LiveRevision:
     """Read a Revision."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     own = {key: text for key, text in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)}
-    drivers = {(one.get("csi") or {}).get("driver") for one in spec.get("volumes") or ()}
+    drivers = {(volume.get("csi") or {}).get("driver") for volume in spec.get("volumes") or ()}
     return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec), template_of(spec), buffered(document))
 
 
@@ -288,7 +288,7 @@ def buffered(document: Mapping[str, Any]) -> bool:
 def _speaks_h2c(document: Mapping[str, Any]) -> bool:
     """True if the port is named for HTTP/2 without TLS, which the gateway does not speak."""
     containers = (document.get("spec") or {}).get("containers") or ()
-    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
+    return any(port.get("name") == "h2c" for container in containers for port in container.get("ports") or ())
 
 
 def template_of(spec: Mapping[str, Any]) -> Template:
@@ -300,11 +300,11 @@ def template_of(spec: Mapping[str, Any]) -> Template:
 def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:
     """The conditions of a status by their type."""
     return {
-        one["type"]: Condition(
-            str(one.get("status") or "Unknown"),
-            str(one.get("reason") or ""),
-            str(one.get("message") or ""),
-            seconds_of(one.get("lastTransitionTime")),
+        condition["type"]: Condition(
+            str(condition.get("status") or "Unknown"),
+            str(condition.get("reason") or ""),
+            str(condition.get("message") or ""),
+            seconds_of(condition.get("lastTransitionTime")),
         )
-        for one in status.get("conditions") or ()
+        for condition in status.get("conditions") or ()
     }

@@ -82,17 +82,17 @@ def knative_endpoints(document: Document) -> KnativeEndpoints:
     ips: set[str] = set()
     ports: set[tuple[str, int]] = set()
     for subset in document.get("subsets") or ():
-        ready = {str(one["ip"]) for one in subset.get("addresses") or ()}
+        ready = {str(address["ip"]) for address in subset.get("addresses") or ()}
         if ready:
             ips |= ready
-            ports |= {(str(one.get("name") or ""), int(one["port"])) for one in subset.get("ports") or ()}
+            ports |= {(str(port.get("name") or ""), int(port["port"])) for port in subset.get("ports") or ()}
     return KnativeEndpoints(Addresses(tuple(sorted(ips)), tuple(sorted(ports))), labels.get(SKIP_MIRROR_LABEL) != "true")
 
 
 def own_slice(document: Document) -> OwnSlice:
     """Read an EndpointSlice of ours."""
-    ips = sorted(str(ip) for one in document.get("endpoints") or () for ip in one.get("addresses") or ())
-    ports = sorted((str(one.get("name") or ""), int(one["port"])) for one in document.get("ports") or () if one.get("port"))
+    ips = sorted(str(ip) for endpoint in document.get("endpoints") or () for ip in endpoint.get("addresses") or ())
+    ports = sorted((str(port.get("name") or ""), int(port["port"])) for port in document.get("ports") or () if port.get("port"))
     service = str((document["metadata"].get("labels") or {}).get(SERVICE_NAME_LABEL, ""))
     return OwnSlice(service, Addresses(tuple(ips), tuple(ports)))
 

@@ -136,7 +136,7 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
     annotations = metadata.get("annotations") or {}
     own = {name: str(text) for name, text in annotations.items() if name.startswith(PREFIX)}
     own.setdefault(AUTOSCALER, DEFAULT_POLICY)
-    image = next((one["image"] for one in spec.get("containers") or () if one.get("image")), "none")
+    image = next((container["image"] for container in spec.get("containers") or () if container.get("image")), "none")
     return {"service": metadata["name"], "namespace": metadata["namespace"], "image": image, "annotations": own}
 
 
@@ -153,8 +153,8 @@ def _token_key(spec: Mapping[str, Any]) -> str:
     volume, alone or projected. A volume with the whole Secret has the key with the file's name. A variable of another name
     belongs to the handler, and determines the key only if neither of these exists.
     """
-    variables = [one for container in spec.get("containers") or () for one in container.get("env") or ()]
-    named = {one.get("name"): (one.get("valueFrom") or {}).get("secretKeyRef") or {} for one in variables}
+    variables = [variable for container in spec.get("containers") or () for variable in container.get("env") or ()]
+    named = {variable.get("name"): (variable.get("valueFrom") or {}).get("secretKeyRef") or {} for variable in variables}
     keys = {name: str(source.get("key") or "") for name, source in named.items() if source.get("name") == BATCH_SECRET}
     volumes = spec.get("volumes") or ()
     own = [one.get("secret") or {} for one in volumes]
@@ -167,7 +167,7 @@ def _token_key(spec: Mapping[str, Any]) -> str:
 
 def _key_of_file(items: Sequence[Mapping[str, Any]]) -> str:
     """The Secret's key that a pod mounts as the file `BATCH_SECRET`; the key of that name if `items` is empty."""
-    files = {str(one.get("path")).rpartition("/")[2]: str(one.get("key")) for one in items}
+    files = {str(item.get("path")).rpartition("/")[2]: str(item.get("key")) for item in items}
     return files.get(BATCH_SECRET) or next(iter(files.values()), BATCH_SECRET)
 
 

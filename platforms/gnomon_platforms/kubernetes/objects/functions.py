@@ -130,7 +130,7 @@ def _sent(document: dict[str, Any]) -> dict[str, Any]:
         return sent if isinstance(sent, dict) else {}
     pod = document["spec"]["template"]["spec"]
     container = pod["containers"][0]
-    variables = {one["name"]: one.get("value", "") for one in container.get("env") or ()}
+    variables = {variable["name"]: variable.get("value", "") for variable in container.get("env") or ()}
     resources = container.get("resources") or {}
     token = token_secret(FunctionKey(metadata["name"]))
     found: dict[str, Any] = {

@@ -84,7 +84,7 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name = str(labels.get(FUNCTION_LABEL, ""))
-    conditions = {one.get("type"): one.get("status") == "True" for one in status.get("conditions") or ()}
+    conditions = {condition.get("type"): condition.get("status") == "True" for condition in status.get("conditions") or ()}
     container = _named(spec.get("containers") or (), name)
     of_container = _named(status.get("containerStatuses") or (), name)
     wanted = container.get("resources") or {}
