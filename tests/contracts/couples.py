@@ -27,7 +27,7 @@ class Couple:
     """A platform that has a function with a ready Body, and short ways to ask it."""
 
     platform: Platform
-    told: Recorder
+    listener: Recorder
     spec: FunctionSpec
     body: Instance
     batches: int = field(default=0)
@@ -35,7 +35,7 @@ class Couple:
     async def shadow(self, blocks: tuple[int, ...] = (0,), split: tuple[int, ...] = SPLIT) -> Instance:
         """A Shadow that its Body works with."""
         shadow = await self.platform.create_shadow(self.body.id, Pair(1, blocks, split))
-        await self.told.until(lambda: any(shadow.id in body.shadows for body in self.pairs))
+        await self.listener.until(lambda: any(shadow.id in body.shadows for body in self.pairs))
         return shadow
 
     async def ask(self) -> tuple[list[float], list[str]]:
@@ -47,7 +47,7 @@ class Couple:
         rows = torch.randn((BATCH, *signature.inputs[0].shape), generator=generator)
         head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
         members = [Member(0, 1, b"", row.numpy().tobytes()) for row in rows]
-        channel = await self.told.channel(self.body.id)
+        channel = await self.listener.channel(self.body.id)
         frame = await send(channel, Frame(Kind.BATCH, self.batches, 1, 20.0, head, members))
         assert frame is not None
         assert [status for status, _ in answers(frame)] == [200] * BATCH
@@ -68,11 +68,11 @@ class Couple:
     @property
     def pairs(self) -> list[Instance]:
         """The Body, each time as it was told when its pair changed."""
-        return [body for body in self.told.pairs if body.id == self.body.id]
+        return [body for body in self.listener.pairs if body.id == self.body.id]
 
     def order(self, *ids: str) -> list[tuple[str, str]]:
         """The events about these instances, in their order."""
-        return [told for told in self.told.order if told[1] in ids]
+        return [event for event in self.listener.order if event[1] in ids]
 
 
 def near(numbers: list[float]) -> list[float]:
@@ -110,15 +110,15 @@ def small_network() -> Mapping[str, bytes]:
 async def stop_ends_both(couple: Couple) -> None:
     shadow = await couple.shadow()
     await couple.platform.stop()
-    assert couple.told.times_gone[shadow.id] == couple.told.times_gone[couple.body.id] == 1
+    assert couple.listener.times_gone[shadow.id] == couple.listener.times_gone[couple.body.id] == 1
     assert couple.seen() == {}
 
 
-async def couple_on(platform: Platform, told: Recorder, name: str) -> Couple:
+async def couple_on(platform: Platform, listener: Recorder, name: str) -> Couple:
     annotations = {"gnomon/model": "small@1", "gnomon/max-batch": str(BATCH)}
     spec = read_deployment({"service": name, "image": "gnomon/body", "annotations": annotations})
     platform.check(spec)
     await platform.prepare(spec)
     body = await platform.create(InstanceRequest(spec, 3, 1, None, {}))
-    await told.channel(body.id)
-    return Couple(platform, told, spec, told.ready[body.id])
+    await listener.channel(body.id)
+    return Couple(platform, listener, spec, listener.ready[body.id])

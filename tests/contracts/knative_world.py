@@ -75,7 +75,7 @@ class KnativeWorld:
     """A gateway's platform over Revisions of the class `gnomon`, from `start` to `stop`. Each pod has a loopback address."""
 
     def __init__(self) -> None:
-        self.told = Recorder()
+        self.listener = Recorder()
         self._api = MemoryApi()
         api = cast("Api", self._api)
         self._store = RevisionStore(api, None, lambda _: None)
@@ -84,7 +84,7 @@ class KnativeWorld:
 
     async def start(self) -> None:
         await self._store.start()
-        await self.platform.start(self.told)
+        await self.platform.start(self.listener)
 
     async def stop(self) -> None:
         await self.platform.stop()

@@ -389,9 +389,9 @@ class TestLambdaChannel(BatchChannelContract):
         folder = tmp_path / "handler"
         folder.mkdir()
         (folder / "handler.py").write_bytes(INSTANCE.read_bytes())
-        platform, told = LambdaPlatform(aws.options(), NoModels(), BuiltFolder(folder)), Recorder()
-        await platform.start(told)
-        yield await told.channel((await platform.create(InstanceRequest(echo(), 1, 1, None, {}))).id)
+        platform, listener = LambdaPlatform(aws.options(), NoModels(), BuiltFolder(folder)), Recorder()
+        await platform.start(listener)
+        yield await listener.channel((await platform.create(InstanceRequest(echo(), 1, 1, None, {}))).id)
         await platform.stop()
         assert aws.left() == [], "a batch that was handed over has been left behind"
 

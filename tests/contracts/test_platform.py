@@ -36,7 +36,7 @@ class World(Protocol):
     """A platform with the Recorder that it was started with; `begin` returns a new instance of a function that echoes."""
 
     platform: Platform
-    told: Recorder
+    listener: Recorder
 
     async def begin(self, service: str = "echo") -> Instance: ...
 
@@ -50,27 +50,27 @@ class InstanceContract:
     async def test_an_instance_becomes_ready_and_answers(self, world: World) -> None:
         instance = await world.begin()
         assert instance.function == "echo.openfaas-fn"
-        channel = await world.told.channel(instance.id)
-        assert world.told.ready[instance.id].state is InstanceState.READY
+        channel = await world.listener.channel(instance.id)
+        assert world.listener.ready[instance.id].state is InstanceState.READY
         assert [live.id for live in world.platform.instances("echo.openfaas-fn")] == [instance.id]
         assert answers(await send(channel, request_frame(b"hello"))) == [(200, b"hello")]
         assert await channel.probe(5.0)
 
     async def test_a_destroyed_instance_is_gone_exactly_once(self, world: World) -> None:
         instance = await world.begin()
-        await world.told.channel(instance.id)
+        await world.listener.channel(instance.id)
         await world.platform.destroy(instance.id)
         await world.platform.destroy(instance.id)
-        await world.told.reason(instance.id)
+        await world.listener.reason(instance.id)
         await world.platform.destroy(instance.id)
-        assert world.told.times_gone == {instance.id: 1}
+        assert world.listener.times_gone == {instance.id: 1}
         assert instance.id not in [live.id for live in world.platform.instances("echo.openfaas-fn")]
 
     async def test_an_instance_destroyed_before_it_began_is_gone_as_well(self, world: World) -> None:
         instance = await world.begin()
         await world.platform.destroy(instance.id)
-        await world.told.reason(instance.id)
-        assert world.told.times_gone == {instance.id: 1}
+        await world.listener.reason(instance.id)
+        assert world.listener.times_gone == {instance.id: 1}
 
     async def test_unknown_instances_are_ignored(self, world: World) -> None:
         await world.platform.destroy("nobody")
@@ -80,7 +80,7 @@ class InstanceContract:
         made = [await world.begin("one") for _ in range(3)]
         other = await world.begin("two")
         for instance in (*made, other):
-            await world.told.channel(instance.id)
+            await world.listener.channel(instance.id)
         assert [live.id for live in world.platform.instances("one.openfaas-fn")] == [instance.id for instance in made]
         assert [live.id for live in world.platform.instances("two.openfaas-fn")] == [other.id]
 
@@ -94,7 +94,7 @@ class InstanceContract:
             assert [live.state for live in platform.instances("echo.openfaas-fn")] == [InstanceState.STARTING]
             assert platform.nodes() == before
             await platform.destroy(instance.id)
-            await world.told.reason(instance.id)
+            await world.listener.reason(instance.id)
             assert platform.trouble("echo.openfaas-fn") == ""
         else:
             with pytest.raises(GnomonError) as refused:
@@ -108,17 +108,17 @@ class InstanceContract:
             for destroyed_early in (False, True, False, False):
                 instance = await world.begin()
                 if not destroyed_early:
-                    await send(await world.told.channel(instance.id), request_frame(b"hello"))
+                    await send(await world.listener.channel(instance.id), request_frame(b"hello"))
                 await world.platform.destroy(instance.id)
-                await world.told.reason(instance.id)
-                world.told.channels.clear()
+                await world.listener.reason(instance.id)
+                world.listener.channels.clear()
             assert garbage(is_ours) == Counter()
 
     async def test_stop_ends_every_instance(self, world: World) -> None:
         made = [await world.begin() for _ in range(4)]
-        await world.told.channel(made[0].id)
+        await world.listener.channel(made[0].id)
         await world.platform.stop()
-        assert world.told.times_gone == {instance.id: 1 for instance in made}
+        assert world.listener.times_gone == {instance.id: 1 for instance in made}
         assert world.platform.instances("echo.openfaas-fn") == ()
 
 
@@ -127,7 +127,7 @@ class Created:
     """A platform whose owner creates the instances."""
 
     platform: Platform
-    told: Recorder
+    listener: Recorder
 
     async def begin(self, service: str = "echo") -> Instance:
         return await self.platform.create(instance_of(deployment(service)))
@@ -141,53 +141,53 @@ class PlatformContract(InstanceContract):
         return Created(*started)
 
     async def test_create_returns_at_once_with_the_version_that_was_asked_for(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         instance = await platform.create(instance_of(deployment(), version=4))
         assert (instance.state, instance.version) == (InstanceState.STARTING, 4)
-        await told.channel(instance.id)
+        await listener.channel(instance.id)
 
     async def test_an_instance_counts_from_when_it_was_asked_for(self, started: Started) -> None:
         """Whoever looks while it is read what it is made of, and asks for what is missing, would have two."""
-        platform, told = started
+        platform, listener = started
         asked = asyncio.create_task(platform.create(instance_of(deployment())))
         await asyncio.sleep(0)
         [seen] = platform.instances("echo.openfaas-fn")
         assert (await asked).id == seen.id
         assert [live.id for live in platform.instances("echo.openfaas-fn")] == [seen.id]
-        await told.channel(seen.id)
+        await listener.channel(seen.id)
 
     async def test_instance_destroyed_at_once_is_reported_gone_exactly_once(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         asked = asyncio.create_task(platform.create(instance_of(deployment())))
         await asyncio.sleep(0)
         [seen] = platform.instances("echo.openfaas-fn")
         await platform.destroy(seen.id)
-        await told.reason((await asked).id)
-        assert told.times_gone == {seen.id: 1}
+        await listener.reason((await asked).id)
+        assert listener.times_gone == {seen.id: 1}
         assert platform.instances("echo.openfaas-fn") == ()
 
     async def test_the_place_of_a_destroyed_instance_is_free_again(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         before = platform.nodes()
         instance = await platform.create(instance_of(deployment()))
         if not platform.capabilities.own_scheduler:
             assert platform.nodes()[0].free_cores < before[0].free_cores, "the next instance would get the same place"
-        await told.channel(instance.id)
+        await listener.channel(instance.id)
         await until(lambda: platform.nodes()[0].free_cores < before[0].free_cores, "the instance takes no place")
         await platform.destroy(instance.id)
-        await told.reason(instance.id)
+        await listener.reason(instance.id)
         assert platform.instances("echo.openfaas-fn") == ()
         if not platform.capabilities.own_scheduler:
             assert platform.nodes() == before
         await until(lambda: platform.nodes() == before, "the place is not free again")
 
     async def test_an_unknown_node_is_refused_or_the_scheduler_chooses_another(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         wanted = instance_of(deployment(), node="elsewhere")
         if platform.capabilities.own_scheduler:
             instance = await platform.create(wanted)
-            await told.channel(instance.id)
-            assert told.ready[instance.id].node in {node.name for node in platform.nodes()}
+            await listener.channel(instance.id)
+            assert listener.ready[instance.id].node in {node.name for node in platform.nodes()}
             return
         with pytest.raises(GnomonError) as refused:
             await platform.create(wanted)
@@ -209,25 +209,25 @@ class PlatformContract(InstanceContract):
         assert platform.instances("echo.openfaas-fn") == ()
 
     async def test_output_of_a_function_is_logged_line_by_line(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         instance = await platform.create(instance_of(deployment()))
-        await send(await told.channel(instance.id), request_frame(b"four"))
-        await told.until(lambda: len(told.lines) >= 2)
-        assert [name for name, _ in told.lines] == ["echo.openfaas-fn"] * 2
-        first, second = (text.lstrip("0123456789/: ") for _, text in told.lines)
+        await send(await listener.channel(instance.id), request_frame(b"four"))
+        await listener.until(lambda: len(listener.lines) >= 2)
+        assert [name for name, _ in listener.lines] == ["echo.openfaas-fn"] * 2
+        first, second = (text.lstrip("0123456789/: ") for _, text in listener.lines)
         assert first == "Forking fprocess."
         assert second.startswith("Wrote 4 Bytes - Duration: ")
 
     async def test_usage_counts_instances_that_have_ended(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         spec = deployment(process="python3 -c sum(range(10**7))")
         instance = await platform.create(instance_of(spec))
-        await send(await told.channel(instance.id), request_frame(b""))
+        await send(await listener.channel(instance.id), request_frame(b""))
         during = platform.usage("echo.openfaas-fn")
         assert during.cpu_s > 0.02
         assert during.memory_bytes > 0
         await platform.destroy(instance.id)
-        await told.reason(instance.id)
+        await listener.reason(instance.id)
         after = platform.usage("echo.openfaas-fn")
         assert after.cpu_s >= during.cpu_s
         assert after.memory_bytes == 0
@@ -236,9 +236,9 @@ class PlatformContract(InstanceContract):
 class TestLocalPlatform(PlatformContract):
     @pytest.fixture
     async def started(self, tmp_path: Path) -> AsyncIterator[Started]:
-        platform, told = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), preload_torch=False), Recorder()
-        await platform.start(told)
-        yield platform, told
+        platform, listener = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), preload_torch=False), Recorder()
+        await platform.start(listener)
+        yield platform, listener
         await platform.stop()
 
     async def test_an_unknown_image_is_refused_with_the_name_of_the_table(self, started: Started) -> None:
@@ -261,7 +261,7 @@ class TestLocalPlatform(PlatformContract):
         assert refused.value.status == 404
 
     async def test_redirector(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         spec = read_deployment(
             {
                 "service": "away",
@@ -271,40 +271,40 @@ class TestLocalPlatform(PlatformContract):
             }
         )
         instance = await platform.create(instance_of(spec))
-        frame = await send(await told.channel(instance.id), request_frame(b""))
+        frame = await send(await listener.channel(instance.id), request_frame(b""))
         assert frame is not None
         assert [(member.code, member.meta) for member in frame.members] == [(302, b"Location: http://example.com")]
 
     async def test_resize_pins_to_more_cpus_and_back(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         node = platform.nodes()[0]
         spec = deployment(process="grep Cpus_allowed_list /proc/self/status")
         instance = await platform.create(instance_of(spec))
-        channel = await told.channel(instance.id)
+        channel = await listener.channel(instance.id)
         assert await allowed_cpus(channel) == 1
         await platform.resize(instance.id, node.cores)
         assert await allowed_cpus(channel) == node.cores
         assert platform.instances("echo.openfaas-fn")[0].cores == node.cores
 
     async def test_a_burst_of_instances_is_ready_together(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         made = [await platform.create(instance_of(deployment())) for _ in range(8)]
-        await asyncio.gather(*(told.channel(instance.id) for instance in made))
+        await asyncio.gather(*(listener.channel(instance.id) for instance in made))
         assert len(platform.instances("echo.openfaas-fn")) == 8
 
 
 class TestLambdaPlatform(PlatformContract):
     @pytest.fixture
     async def started(self, aws: Account) -> AsyncIterator[Started]:
-        platform, told = LambdaPlatform(aws.options(), NoModels(), NothingBuilt()), Recorder()
-        await platform.start(told)
-        yield platform, told
+        platform, listener = LambdaPlatform(aws.options(), NoModels(), NothingBuilt()), Recorder()
+        await platform.start(listener)
+        yield platform, listener
         await platform.stop()
 
     async def test_nothing_is_left_on_lambda_when_it_stops(self, started: Started, aws: Account) -> None:
-        platform, told = started
+        platform, listener = started
         instance = await platform.create(instance_of(deployment()))
-        await told.channel(instance.id)
+        await listener.channel(instance.id)
         assert aws.functions() == ["gnomon-echo-openfaas-fn-zip"]
         await platform.stop()
         assert aws.functions() == []
@@ -317,21 +317,21 @@ class TestLambdaPlatform(PlatformContract):
         assert (refused.value.code, len(made)) == ("no_capacity", 8)
 
     async def test_slots_of_two_memory_sizes_serve_side_by_side_each_by_its_version(self, started: Started, aws: Account) -> None:
-        platform, told = started
+        platform, listener = started
         spec, reports = deployment(process="printenv AWS_LAMBDA_FUNCTION_MEMORY_SIZE"), []
         own = await platform.create(instance_of(spec))
         other = await platform.create(InstanceRequest(spec, 1, 2, None, {}, memory_mb=3008))
         assert (own.memory_mb, own.size, own.memory_bytes) == (None, 1, 1769 * 2**20)
         assert (other.memory_mb, other.size, other.memory_bytes) == (3008, 3008, 3008 * 2**20)
         for instance in (own, other, own):
-            [(status, text)] = answers(await send(await told.channel(instance.id), request_frame(b"")))
+            [(status, text)] = answers(await send(await listener.channel(instance.id), request_frame(b"")))
             assert status == 200
             reports.append(int(text))
         assert reports == [1769, 3008, 1769]
         assert aws.functions() == ["gnomon-echo-openfaas-fn-zip"], "one function, a version of each size"
         await platform.destroy(own.id)
-        await told.reason(own.id)
-        assert answers(await send(await told.channel(other.id), request_frame(b""))) == [(200, b"3008\n")]
+        await listener.reason(own.id)
+        assert answers(await send(await listener.channel(other.id), request_frame(b""))) == [(200, b"3008\n")]
 
     async def test_a_memory_size_that_lambda_has_not_is_refused_and_the_own_one_is_no_other(self, started: Started) -> None:
         platform, _ = started
@@ -372,7 +372,7 @@ class TestKnativePlatform(InstanceContract):
 
     async def test_a_slot_that_was_destroyed_is_opened_again_while_its_pod_is_ready(self, world: KnativeWorld) -> None:
         instance = await world.begin()
-        await world.told.channel(instance.id)
+        await world.listener.channel(instance.id)
         await world.platform.destroy(instance.id)
-        await world.told.reason(instance.id)
+        await world.listener.reason(instance.id)
         await until(lambda: [live.state for live in world.platform.instances("echo.openfaas-fn")] == [InstanceState.READY])

@@ -39,25 +39,25 @@ class PairContract:
         shadow = await couple.platform.create_shadow(couple.body.id, Pair(1, (0, 1), SPLIT))
         assert (shadow.kind, shadow.state, shadow.partner) == (InstanceKind.SHADOW, InstanceState.STARTING, couple.body.id)
         assert (shadow.function, shadow.version, shadow.cores) == (couple.body.function, couple.body.version, 1)
-        await couple.told.until(lambda: bool(couple.pairs))
-        [told] = couple.pairs
-        assert (told.id, told.kind, told.partner) == (couple.body.id, InstanceKind.BODY, shadow.id)
-        assert told.pair == Pair(1, (0, 1), SPLIT)
-        assert couple.seen()[couple.body.id] == told
+        await couple.listener.until(lambda: bool(couple.pairs))
+        [body] = couple.pairs
+        assert (body.id, body.kind, body.partner) == (couple.body.id, InstanceKind.BODY, shadow.id)
+        assert body.pair == Pair(1, (0, 1), SPLIT)
+        assert couple.seen()[couple.body.id] == body
         listed = couple.seen()[shadow.id]
-        assert (listed.state, listed.partner, listed.pair) == (InstanceState.READY, couple.body.id, told.pair)
+        assert (listed.state, listed.partner, listed.pair) == (InstanceState.READY, couple.body.id, body.pair)
         together, hand_overs = await couple.share()
         assert (none, hand_overs) == ([], ["answered"])
         assert together == near(alone)
-        assert shadow.id not in couple.told.channels, "it takes no batches"
+        assert shadow.id not in couple.listener.channels, "it takes no batches"
 
     async def test_a_body_may_have_several_shadows_and_nobody_has_none(self, couple: Couple) -> None:
         alone, _ = await couple.ask()
         first = await couple.shadow((0, 1))
         second = await couple.shadow((0, 1), OTHER_SPLIT)
-        told = couple.pairs[-1]
-        assert told.shadows == {first.id: Pair(1, (0, 1), SPLIT), second.id: Pair(1, (0, 1), OTHER_SPLIT)}
-        assert couple.seen()[couple.body.id] == told
+        body = couple.pairs[-1]
+        assert body.shadows == {first.id: Pair(1, (0, 1), SPLIT), second.id: Pair(1, (0, 1), OTHER_SPLIT)}
+        assert couple.seen()[couple.body.id] == body
         assert await couple.share(2) == (near(alone), ["answered"] * 2)
         with pytest.raises(GnomonError) as refused:
             await couple.platform.create_shadow("nobody", Pair(1, (0,), SPLIT))
@@ -76,33 +76,33 @@ class PairContract:
         first, second = await couple.shadow(), await couple.shadow((0,), OTHER_SPLIT)
         other = Pair(1, (0,), (0, 0, 1, 1))
         await couple.platform.change_shadow(first.id, other)
-        await couple.told.until(lambda: couple.pairs[-1].shadows.get(first.id) == other)
+        await couple.listener.until(lambda: couple.pairs[-1].shadows.get(first.id) == other)
         assert couple.pairs[-1].shadows[second.id] == Pair(1, (0,), OTHER_SPLIT)
         assert await couple.share(2) == (near(alone), ["answered"] * 2)
         await couple.platform.destroy(first.id)
-        await couple.told.reason(first.id)
+        await couple.listener.reason(first.id)
         assert couple.pairs[-1].shadows == {second.id: Pair(1, (0,), OTHER_SPLIT)}
-        assert couple.told.times_gone.get(second.id, 0) == 0
+        assert couple.listener.times_gone.get(second.id, 0) == 0
         assert await couple.share() == (near(alone), ["answered"])
 
     async def test_a_body_takes_all_of_its_shadows_along(self, couple: Couple) -> None:
         shadows = [await couple.shadow(), await couple.shadow()]
         await couple.platform.destroy(couple.body.id)
         for gone in (couple.body, *shadows):
-            await couple.told.reason(gone.id)
+            await couple.listener.reason(gone.id)
         assert couple.seen() == {}
 
     async def test_shadows_that_have_ended_or_risen_leave_nothing_to_the_garbage_collector(self, couple: Couple) -> None:
         with collected_only_when_asked():
             ended, risen = await couple.shadow(), await couple.shadow()
             await couple.platform.destroy(ended.id)
-            await couple.told.reason(ended.id)
+            await couple.listener.reason(ended.id)
             await couple.platform.promote_shadow(risen.id)
-            await couple.told.channel(risen.id)
+            await couple.listener.channel(risen.id)
             for body in (couple.body.id, risen.id):
                 await couple.platform.destroy(body)
-                await couple.told.reason(body)
-            couple.told.channels.clear()
+                await couple.listener.reason(body)
+            couple.listener.channels.clear()
             assert garbage(is_ours) == Counter()
 
     async def test_a_shadow_that_does_not_fit_is_refused_and_takes_nothing(self, couple: Couple) -> None:
@@ -118,7 +118,7 @@ class PairContract:
         shadow = await couple.shadow((0,))
         other = Pair(1, (0, 1), (0, 0, 1, 1))
         await couple.platform.change_shadow(shadow.id, other)
-        await couple.told.until(lambda: couple.pairs[-1].pair == other)
+        await couple.listener.until(lambda: couple.pairs[-1].pair == other)
         assert couple.pairs[-1].partner == shadow.id
         assert await couple.share() == (near(alone), ["answered"])
 
@@ -128,11 +128,11 @@ class PairContract:
         assert couple.platform.nodes()[0].free_cores < before[0].free_cores
         await couple.platform.destroy(shadow.id)
         await couple.platform.destroy(shadow.id)
-        await couple.told.reason(shadow.id)
+        await couple.listener.reason(shadow.id)
         assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
         last = couple.pairs[-1]
         assert (last.partner, last.pair) == (None, None)
-        assert couple.told.times_gone[shadow.id] == 1
+        assert couple.listener.times_gone[shadow.id] == 1
         assert couple.platform.nodes() == before
         _, hand_overs = await couple.ask()
         assert hand_overs == []
@@ -141,16 +141,16 @@ class PairContract:
     async def test_a_body_takes_its_shadow_along(self, couple: Couple) -> None:
         shadow = await couple.shadow()
         await couple.platform.destroy(couple.body.id)
-        await couple.told.reason(couple.body.id)
-        await couple.told.reason(shadow.id)
-        assert couple.told.times_gone[shadow.id] == couple.told.times_gone[couple.body.id] == 1
+        await couple.listener.reason(couple.body.id)
+        await couple.listener.reason(shadow.id)
+        assert couple.listener.times_gone[shadow.id] == couple.listener.times_gone[couple.body.id] == 1
         assert couple.seen() == {}
 
     async def test_a_shadow_destroyed_before_it_began_is_gone_as_well(self, couple: Couple) -> None:
         shadow = await couple.platform.create_shadow(couple.body.id, Pair(1, (0,), SPLIT))
         await couple.platform.destroy(shadow.id)
-        await couple.told.reason(shadow.id)
-        assert couple.told.times_gone[shadow.id] == 1
+        await couple.listener.reason(shadow.id)
+        assert couple.listener.times_gone[shadow.id] == 1
         assert list(couple.seen()) == [couple.body.id]
         assert couple.seen()[couple.body.id].partner is None
 
@@ -167,10 +167,10 @@ class PairContract:
         assert taken.free_memory_bytes == free.free_memory_bytes - rising.memory_bytes + shadow.memory_bytes
         assert couple.seen()[shadow.id] == rising
         # While it loads the pair is asked all the time: no batch is lost, and each has the same answer.
-        while shadow.id not in couple.told.ready:
+        while shadow.id not in couple.listener.ready:
             assert (await couple.ask())[0] == near(alone)
-            assert shadow.id not in couple.told.gone, couple.told.gone[shadow.id]
-        risen = couple.told.ready[shadow.id]
+            assert shadow.id not in couple.listener.gone, couple.listener.gone[shadow.id]
+        risen = couple.listener.ready[shadow.id]
         assert risen == replace(rising, state=InstanceState.READY) == couple.seen()[shadow.id]
         assert couple.seen()[couple.body.id].partner is None
         assert couple.pairs[-1].pair is None
@@ -181,9 +181,9 @@ class PairContract:
         its_own = await other.shadow()
         assert await other.share() == (near(alone), ["answered"])
         await couple.platform.destroy(risen.id)
-        await couple.told.reason(risen.id)
-        await couple.told.reason(its_own.id)
-        assert couple.told.times_gone[risen.id] == 1
+        await couple.listener.reason(risen.id)
+        await couple.listener.reason(its_own.id)
+        assert couple.listener.times_gone[risen.id] == 1
         assert couple.platform.nodes()[0].free_cores == free.free_cores + shadow.cores
         assert list(couple.seen()) == [couple.body.id]
 
@@ -194,17 +194,17 @@ class PairContract:
             with pytest.raises(GnomonError) as refused:
                 await couple.platform.promote_shadow(name)
             assert (refused.value.status, refused.value.code) == (409, "no_such_shadow")
-        await couple.told.channel(shadow.id)
+        await couple.listener.channel(shadow.id)
 
     async def test_shadow_ended_while_starting_leaves_its_body_and_frees_its_cores(self, couple: Couple) -> None:
         before = couple.platform.nodes()
         shadow = await couple.shadow()
         await couple.platform.promote_shadow(shadow.id)
         await couple.platform.destroy(shadow.id)
-        await couple.told.reason(shadow.id)
+        await couple.listener.reason(shadow.id)
         assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
-        assert couple.told.times_gone[shadow.id] == 1
-        assert shadow.id not in couple.told.ready
+        assert couple.listener.times_gone[shadow.id] == 1
+        assert shadow.id not in couple.listener.ready
         assert couple.platform.nodes() == before
         _, hand_overs = await couple.ask()
         assert hand_overs == []
@@ -214,9 +214,9 @@ class PairContract:
         shadow = await couple.shadow()
         await couple.platform.promote_shadow(shadow.id)
         await couple.platform.destroy(couple.body.id)
-        await couple.told.reason(couple.body.id)
-        await couple.told.channel(shadow.id)
-        assert await replace(couple, body=couple.told.ready[shadow.id]).ask() == (near(alone), [])
+        await couple.listener.reason(couple.body.id)
+        await couple.listener.channel(shadow.id)
+        assert await replace(couple, body=couple.listener.ready[shadow.id]).ask() == (near(alone), [])
 
     async def test_unknown_shadows_are_ignored(self, couple: Couple) -> None:
         await couple.platform.change_shadow("nobody", Pair(1, (0,), SPLIT))
@@ -230,10 +230,10 @@ async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple
     folder = tmp_path_factory.mktemp("local")
     repository = DirectoryRepository(folder / "models")
     repository.put("small", "1", small_network())
-    platform, told = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=4), Recorder()
-    await platform.start(told)
-    yield platform, told
-    await stop_ends_both(await couple_on(platform, told, "last"))
+    platform, listener = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=4), Recorder()
+    await platform.start(listener)
+    yield platform, listener
+    await stop_ends_both(await couple_on(platform, listener, "last"))
 
 
 class TestLocalPlatform(PairContract):
@@ -243,7 +243,7 @@ class TestLocalPlatform(PairContract):
         yield made
         for instance in made.seen().values():
             await made.platform.destroy(instance.id)
-            await made.told.reason(instance.id)
+            await made.listener.reason(instance.id)
 
     async def test_a_shadow_that_is_killed_costs_its_body_nothing(self, couple: Couple) -> None:
         alone, _ = await couple.ask()
@@ -254,10 +254,10 @@ class TestLocalPlatform(PairContract):
         asked = asyncio.create_task(couple.ask())
         os.kill(pid, signal.SIGKILL)
         assert (await asked)[0] == near(alone)
-        reason = await couple.told.reason(shadow.id)
+        reason = await couple.listener.reason(shadow.id)
         assert "SIGKILL" in reason
         assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
-        assert couple.told.times_gone[shadow.id] == 1
+        assert couple.listener.times_gone[shadow.id] == 1
         assert (await couple.ask())[0] == near(alone)
 
     async def test_a_shadow_stays_one_where_the_whole_model_does_not_fit(self, couple: Couple) -> None:
@@ -292,17 +292,17 @@ class TestLocalPlatform(PairContract):
         os.kill(pids[whom] or 0, signal.SIGKILL)
         if asked is not None:
             assert (await asked)[0] == near(alone)
-        told = couple.told
+        listener = couple.listener
         dead = {"shadow": shadow.id, "body": couple.body.id}.get(whom)
         if dead is not None:
-            await told.reason(dead)
-            assert told.times_gone[dead] == 1
+            await listener.reason(dead)
+            assert listener.times_gone[dead] == 1
         if whom != "shadow":
-            await told.until(lambda: shadow.id in told.ready or shadow.id in told.gone)
-        if shadow.id in told.ready and shadow.id not in told.gone:
-            assert (await replace(couple, body=told.ready[shadow.id]).ask())[0] == near(alone)
-        if couple.body.id not in told.gone:
+            await listener.until(lambda: shadow.id in listener.ready or shadow.id in listener.gone)
+        if shadow.id in listener.ready and shadow.id not in listener.gone:
+            assert (await replace(couple, body=listener.ready[shadow.id]).ask())[0] == near(alone)
+        if couple.body.id not in listener.gone:
             assert (await couple.ask())[0] == near(alone)
-        alive = [name for name in (couple.body.id, shadow.id) if name not in told.gone]
+        alive = [name for name in (couple.body.id, shadow.id) if name not in listener.gone]
         assert [*couple.seen()] == alive
         assert couple.platform.nodes()[0].free_cores == before + 1 - len(alive)

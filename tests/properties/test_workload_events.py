@@ -113,7 +113,7 @@ class Stage:
         self.chance = random.Random(seed)
         self.cluster = Reached(self.chance)
         self.informed, self.carried = Informed(self.cluster, self.chance), Carried(self.cluster, self.chance)
-        self.told, self.records = Recorder(), dict[str, InstanceRecord]()
+        self.listener, self.records = Recorder(), dict[str, InstanceRecord]()
         self.removed: set[str] = set()
         """The instances whose pods others have removed: a ReplicaSet, an eviction."""
         observed = FakeCluster(lambda: self.cluster.deployed, self.informed.cache.values)
@@ -123,7 +123,7 @@ class Stage:
     def create(self) -> None:
         request = InstanceRequest(SPEC, 1, 1, "n1", {})
         name = f"i{len(self.records)}"
-        record = InstanceRecord(starting(name, request, "", 0, 0.0), request, self.told, self.workload.forget)
+        record = InstanceRecord(starting(name, request, "", 0, 0.0), request, self.listener, self.workload.forget)
         self.records[name] = record
         self.workload.add(record)
 
@@ -168,17 +168,17 @@ async def test_a_function_gets_the_desired_instances_and_no_other_ends(seed: int
             if chance.random() < 0.03:
                 stage.evict()
             await stage.moment()
-            for name in stage.told.gone:
+            for name in stage.listener.gone:
                 taken = {pod.instance for pod in stage.cluster.removed}
-                assert stage.records[name].stopping or name in stage.removed | taken, f"{name}: {stage.told.gone[name]}"
+                assert stage.records[name].stopping or name in stage.removed | taken, f"{name}: {stage.listener.gone[name]}"
         stage.carried.reliable = True
         for _ in range(CALM):
             await stage.moment()
             if settled(stage):
                 break
         assert settled(stage), f"{sorted(stage.living)} are wanted; there are {list(stage.cluster.pods.values())}"
-        assert set(stage.told.times_gone.values()) <= {1}
-        assert set(stage.told.ready) >= set(stage.living)
+        assert set(stage.listener.times_gone.values()) <= {1}
+        assert set(stage.listener.ready) >= set(stage.living)
     finally:
         await stage.workload.close()
 
@@ -187,6 +187,6 @@ def settled(stage: Stage) -> bool:
     """True if each instance that is wanted serves in a pod of its own, and there is nothing else."""
     owners = sorted(pod.instance or "" for pod in stage.cluster.pods.values())
     serving = all(pod.ready for pod in stage.cluster.pods.values())
-    ready = all(name in stage.told.ready for name in stage.living)
-    gone = {name for name, record in stage.records.items() if not record.living} == set(stage.told.gone)
+    ready = all(name in stage.listener.ready for name in stage.living)
+    gone = {name for name, record in stage.records.items() if not record.living} == set(stage.listener.gone)
     return owners == sorted(stage.living) and serving and ready and gone

@@ -47,9 +47,9 @@ async def catalog(provider: PlayedProvider) -> AsyncIterator[Catalog]:
 @pytest.fixture
 async def started(provider: PlayedProvider, catalog: Catalog) -> AsyncIterator[Started]:
     options = ProviderOptions(provider.url, start_timeout_s=20.0)
-    platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
-    await platform.start(told)
-    yield platform, told
+    platform, listener = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
+    await platform.start(listener)
+    yield platform, listener
     await platform.stop()
 
 
@@ -109,19 +109,19 @@ class TestProviderPlatform(PlatformContract):
         self, started: Started, provider: PlayedProvider, catalog: Catalog
     ) -> None:
         """They are needed to change functions, not to call them: what serves goes on, and more slots open beside it."""
-        platform, told = started
-        serving = await told.channel((await platform.create(instance_of(deployment()))).id)
+        platform, listener = started
+        serving = await listener.channel((await platform.create(instance_of(deployment()))).id)
         provider.user, provider.password = "another", "password"
         await until(lambda: catalog.trouble is not None)
         assert await serving.probe(1.0)
-        beside = await told.channel((await platform.create(instance_of(deployment()))).id)
+        beside = await listener.channel((await platform.create(instance_of(deployment()))).id)
         assert answers(await send(beside, request_frame(b"still"))) == [(200, b"still")]
 
     async def test_a_function_that_cannot_be_woken_is_answered_why_and_its_slot_goes_on(
         self, started: Started, provider: PlayedProvider, catalog: Catalog
     ) -> None:
-        platform, told = started
-        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
+        platform, listener = started
+        channel = await listener.channel((await platform.create(instance_of(deployment()))).id)
         provider.functions["echo"].replicas.clear()
         provider.functions["echo"].wanted = 0
         await until(lambda: not catalog.places(FunctionKey("echo")))
@@ -132,44 +132,44 @@ class TestProviderPlatform(PlatformContract):
         assert answers(await send(channel, request_frame(b"c", batch_id=2))) == [(200, b"c")]
 
     async def test_a_request_that_cannot_be_sent_ends_its_slot_and_is_not_waited_for(self, started: Started) -> None:
-        platform, told = started
+        platform, listener = started
         slot = await platform.create(instance_of(deployment()))
-        channel = await told.channel(slot.id)
+        channel = await listener.channel(slot.id)
         unfit = request_frame(b"x", meta=b"POST\n/\n\nX-Two: lines\rin one")
         assert await send(channel, unfit) is None
-        assert "ValueError" in await told.reason(slot.id)
+        assert "ValueError" in await listener.reason(slot.id)
 
     async def test_a_batch_goes_request_by_request_to_a_function_that_takes_none(self, started: Started) -> None:
-        platform, told = started
-        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
+        platform, listener = started
+        channel = await listener.channel((await platform.create(instance_of(deployment()))).id)
         bodies = [b"%d" % number for number in range(20)]
         assert answers(await send(channel, request_frame(*bodies))) == [(200, body) for body in bodies]
 
     async def test_an_older_epoch_is_refused(self, started: Started) -> None:
-        platform, told = started
-        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
+        platform, listener = started
+        channel = await listener.channel((await platform.create(instance_of(deployment()))).id)
         await send(channel, request_frame(b"new", epoch=7))
         assert [code for code, _ in answers(await send(channel, request_frame(b"a", b"b", epoch=6)))] == [409, 409]
 
     async def test_a_slot_of_a_provider_that_is_away_is_lost_with_its_batch_unread_and_the_next_one_waits(
         self, started: Started, provider: PlayedProvider
     ) -> None:
-        platform, told = started
+        platform, listener = started
         first = await platform.create(instance_of(deployment()))
-        channel = await told.channel(first.id)
+        channel = await listener.channel(first.id)
         await provider.down()
         assert await send(channel, request_frame(b"x")) is None
         assert channel.unread
-        assert "cannot be reached" in await told.reason(first.id)
+        assert "cannot be reached" in await listener.reason(first.id)
         second = await platform.create(instance_of(deployment()))
         await asyncio.sleep(0.2)
         assert platform.instances(ECHO)[0].state is InstanceState.STARTING
         await provider.up()
-        assert answers(await send(await told.channel(second.id), request_frame(b"x"))) == [(200, b"x")]
+        assert answers(await send(await listener.channel(second.id), request_frame(b"x"))) == [(200, b"x")]
 
     async def test_a_cancelled_batch_is_done_and_its_slot_goes_on(self, started: Started, provider: PlayedProvider) -> None:
-        platform, told = started
-        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
+        platform, listener = started
+        channel = await listener.channel((await platform.create(instance_of(deployment()))).id)
         provider.functions["echo"].delay_s = 30.0
         answer = send(channel, request_frame(b"x", b"y"))
         await until(lambda: len(provider.seen) == 1)
@@ -185,10 +185,10 @@ class TestProviderPlatform(PlatformContract):
         provider.start_s = 60.0
         await until(lambda: not catalog.places(FunctionKey("echo")))
         options = ProviderOptions(provider.url, start_timeout_s=0.5)
-        platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
-        await platform.start(told)
+        platform, listener = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
+        await platform.start(listener)
         slots = [await platform.create(instance_of(deployment())) for _ in range(1)]
-        assert await told.reason(slots[0].id) == "the provider had no replica within 0.5 s"
+        assert await listener.reason(slots[0].id) == "the provider had no replica within 0.5 s"
         assert [call["replicas"] for call in provider.changes("POST")] == [1]
         await platform.stop()
 
@@ -214,12 +214,12 @@ async def test_functions_of_a_provider_without_namespaces_are_called_by_their_na
         options = ProviderOptions(played.url, poll_s=0.05, start_timeout_s=20.0)
         catalog = Catalog(ProviderApi(options), options)
         await asyncio.to_thread(catalog.start)
-        platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
-        await platform.start(told)
+        platform, listener = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
+        await platform.start(listener)
         try:
             await platform.create(instance_of(deployment()))
-            await until(lambda: bool(told.channels), "an instance is ready")
-            [channel] = told.channels.values()
+            await until(lambda: bool(listener.channels), "an instance is ready")
+            [channel] = listener.channels.values()
             assert answers(await send(channel, request_frame(b"hello"))) == [(200, b"hello")]
         finally:
             await platform.stop()

@@ -81,11 +81,11 @@ def cluster(spec: FunctionSpec, *, given: int, applied: int) -> Iterator[Api]:
 @asynccontextmanager
 async def adopting(api: Api, spec: FunctionSpec, *, following: bool) -> AsyncIterator[OpenFaasPlatform]:
     """The next gateway's platform, once it serves by what it has found."""
-    platform, told = OpenFaasPlatform(api, following=following), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(api, following=following), Recorder()
+    await platform.start(listener)
     try:
         platform.adopt(spec, 1)
-        await told.channel(INSTANCE)
+        await listener.channel(INSTANCE)
         yield platform
     finally:
         await platform.stop()

@@ -35,14 +35,14 @@ async def _live(kubeconfig: Path, last: int) -> None:
         if next(numbers) == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    platform, told = OpenFaasPlatform(connect(kubeconfig), OpenFaasOptions(adopting_s=0.0), fence=fence), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(connect(kubeconfig), OpenFaasOptions(adopting_s=0.0), fence=fence), Recorder()
+    await platform.start(listener)
     made = [await platform.create(instance_of(SPEC)) for _ in range(2)]
     for instance in made:
-        await told.channel(instance.id)
-    await told.channel((await platform.create(instance_of(SPEC))).id)
+        await listener.channel(instance.id)
+    await listener.channel((await platform.create(instance_of(SPEC))).id)
     await platform.destroy(made[0].id)
-    await told.reason(made[0].id)
+    await listener.reason(made[0].id)
     await platform.resize(made[1].id, 2)
     async with asyncio.timeout(60.0):
         while made[1].id not in {one.id for one in platform.instances(made[1].function) if one.cores == 2}:  # noqa: ASYNC110

@@ -24,11 +24,11 @@ async def threads(channel: BatchChannel) -> int:
 
 async def test_threads_follow_cores_and_no_batch_is_lost(breakable: Breakable) -> None:
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
-    platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
+    await platform.start(listener)
     try:
         instance = await platform.create(instance_of(deployment(annotations={"gnomon/cores": "1"})))
-        channel = await told.channel(instance.id)
+        channel = await listener.channel(instance.id)
         seen = [await threads(channel)]
         for cores in (2, 4, 1):
             await platform.resize(instance.id, cores)
@@ -40,7 +40,7 @@ async def test_threads_follow_cores_and_no_batch_is_lost(breakable: Breakable) -
                     seen.append(await threads(channel))
         # Each change is seen once, and fewer threads come before fewer cores.
         assert [now for before, now in zip([0, *seen], seen, strict=False) if now != before] == [1, 2, 4, 1]
-        assert told.gone == {}
+        assert listener.gone == {}
         [pod] = (await asyncio.to_thread(breakable.cluster.core.list_namespaced_pod, NAMESPACE)).items
         assert pod.status.container_statuses[0].restart_count == 0
         assert pod.spec.containers[0].resources.limits["cpu"] == "1"
@@ -51,13 +51,13 @@ async def test_threads_follow_cores_and_no_batch_is_lost(breakable: Breakable) -
 
 async def test_pod_uses_the_cores_it_starts_with(breakable: Breakable) -> None:
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
-    platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
+    await platform.start(listener)
     try:
         spec = deployment(annotations={"gnomon/cores": "1"})
         wide = instance_of(spec)
         instance = await platform.create(type(wide)(wide.spec, wide.version, 3, wide.node, wide.secrets))
-        assert await threads(await told.channel(instance.id)) == 3
+        assert await threads(await listener.channel(instance.id)) == 3
     finally:
         await platform.stop()
         api.close()

@@ -66,17 +66,17 @@ class Replacing(Recorder):
 async def serving(breakable: Breakable, sent: Load) -> AsyncIterator[Replacing]:
     """Four instances under load, on two nodes."""
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
-    told = Replacing(sent)
-    told.platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0))
-    await told.platform.start(told)
+    listener = Replacing(sent)
+    listener.platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0))
+    await listener.platform.start(listener)
     try:
         for _ in range(INSTANCES):
-            await told.begin()
-        await told.until(lambda: len(told.ready) == INSTANCES, LIMIT_S)
-        yield told
+            await listener.begin()
+        await listener.until(lambda: len(listener.ready) == INSTANCES, LIMIT_S)
+        yield listener
     finally:
-        told.ending = True
-        await told.platform.stop()
+        listener.ending = True
+        await listener.platform.stop()
         api.close()
 
 
@@ -107,8 +107,8 @@ async def evicted(cluster: Cluster, node: str) -> int:
 
 async def test_a_drained_node_costs_no_batch(breakable: Breakable) -> None:
     cluster, [drained, other] = breakable.cluster, breakable.kubelets
-    async with load() as sent, serving(breakable, sent) as told:
-        assert {instance.node for instance in told.ready.values()} == {drained.name, other.name}
+    async with load() as sent, serving(breakable, sent) as listener:
+        assert {instance.node for instance in listener.ready.values()} == {drained.name, other.name}
         await sent.more(50, LIMIT_S)
         policy = client.PolicyV1Api(cluster.api)
 
@@ -119,17 +119,17 @@ async def test_a_drained_node_costs_no_batch(breakable: Breakable) -> None:
         await asyncio.to_thread(until, allowed, "the budget to be counted", LIMIT_S)
         await asyncio.to_thread(cluster.core.patch_node, drained.name, {"spec": {"unschedulable": True}})
         # A successor that is sent there all the same, because the news are on their way, would be evicted as well.
-        platform = told.platform
+        platform = listener.platform
         assert platform is not None
         await soon(lambda: drained.name not in {node.name for node in platform.nodes()}, "the platform does not know", LIMIT_S)
         # Two are there, and one at a time may go: the second has to wait until the first has a successor that serves.
         assert await evicted(cluster, drained.name) > 0
-        await told.until(lambda: len(told.ready.keys() - told.gone.keys()) == INSTANCES, LIMIT_S)
+        await listener.until(lambda: len(listener.ready.keys() - listener.gone.keys()) == INSTANCES, LIMIT_S)
         serving_now = {one.id: one.node for one in platform.instances("echo.openfaas-fn")}
         assert set(serving_now.values()) == {other.name}
         assert len(serving_now) == INSTANCES
         await sent.more(50, LIMIT_S)
-        assert len(told.gone) == INSTANCES // 2
+        assert len(listener.gone) == INSTANCES // 2
         # What is in flight when the platform stops is lost.
         await sent.end()
-    assert sent.lost == 0, told.gone
+    assert sent.lost == 0, listener.gone

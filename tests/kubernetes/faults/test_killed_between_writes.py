@@ -50,13 +50,13 @@ async def goes_on(breakable: Breakable, moment: int) -> None:
     """The next process is asked for two instances, and comes to exactly two, which answer."""
     core, apps = breakable.cluster.core, breakable.cluster.apps
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
-    platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=3.0)), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=3.0)), Recorder()
+    await platform.start(listener)
     try:
         made = [await platform.create(instance_of(dying.SPEC)) for _ in range(WANTED)]
         for instance in made:
             body = f"after {moment}".encode()
-            assert answers(await send(await told.channel(instance.id), request_frame(body))) == [(200, body)]
+            assert answers(await send(await listener.channel(instance.id), request_frame(body))) == [(200, body)]
 
         def settled() -> str:
             """What is not as it is to be yet."""
@@ -69,7 +69,7 @@ async def goes_on(breakable: Breakable, moment: int) -> None:
             return "" if found == wanted else f"{found}, not {wanted}"
 
         await until_nothing(settled, moment)
-        assert told.gone == {}
+        assert listener.gone == {}
     finally:
         await platform.stop()
         api.close()

@@ -54,14 +54,14 @@ async def test_serving_goes_on_and_decisions_are_carried_out_afterwards(
     breakable: Breakable, breaking: Breaking, away_s: float
 ) -> None:
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
-    platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
+    await platform.start(listener)
     try:
         made = [await platform.create(instance_of(deployment())) for _ in range(3)]
         async with load() as sent:
-            await told.until(lambda: len(told.ready) == len(made), BACK_S)
+            await listener.until(lambda: len(listener.ready) == len(made), BACK_S)
             for instance in made:
-                sent.add(instance.id, told.channels[instance.id])
+                sent.add(instance.id, listener.channels[instance.id])
             await sent.more(SERVED, BACK_S)
 
             async def away() -> None:
@@ -73,15 +73,15 @@ async def test_serving_goes_on_and_decisions_are_carried_out_afterwards(
                 made.append(await platform.create(instance_of(deployment())))
                 await asyncio.sleep(away_s / 2)
                 await sent.more(SERVED, BACK_S)
-                assert told.gone == {}
+                assert listener.gone == {}
 
             await breaking(breakable.plane, away)
-            await told.until(lambda: made[3].id in told.ready and made[0].id in told.gone, BACK_S)
-            assert told.gone == {made[0].id: "stopped"}
-            sent.add(made[3].id, told.channels[made[3].id])
+            await listener.until(lambda: made[3].id in listener.ready and made[0].id in listener.gone, BACK_S)
+            assert listener.gone == {made[0].id: "stopped"}
+            sent.add(made[3].id, listener.channels[made[3].id])
             await sent.more(SERVED, BACK_S)
         assert sent.lost == 0
-        assert told.times_gone == {made[0].id: 1}
+        assert listener.times_gone == {made[0].id: 1}
         assert {one.id for one in platform.instances(FUNCTION)} == {one.id for one in made[1:]}
     finally:
         await platform.stop()

@@ -63,12 +63,12 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
 
     store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace=FUNCTIONS, fence=tenure.check))
     await asyncio.to_thread(keep_a_secret, store)
-    platform, told = OpenFaasPlatform(api, OPTIONS, fence=tenure.check), Recorder()
-    await platform.start(told)
+    platform, listener = OpenFaasPlatform(api, OPTIONS, fence=tenure.check), Recorder()
+    await platform.start(listener)
     spec, newer = deployment(annotations={"gnomon/cores": "1"}), deployment(envVars={"newer": "1"})
     await asyncio.to_thread(store.put_function, StoredFunction(spec, 1, 1.5))
     first = await platform.create(instance_of(spec, version=1))
-    await told.channel(first.id)
+    await listener.channel(first.id)
     await platform.resize(first.id, 2)
     for _ in range(600):
         if platform.instances("echo.openfaas-fn")[0].cores == 2:
@@ -77,18 +77,18 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
     # Another instance takes its place at once: the ReplicaSet is not scaled down, and the pod is deleted by its uid.
     await platform.destroy(first.id)
     first = await platform.create(instance_of(spec, version=1))
-    await told.channel(first.id)
+    await listener.channel(first.id)
     with contextlib.suppress(GnomonError):  # whom the test plays as a node keeps no logs
         await platform.logs.lines(LogQuery(spec.key))
     await asyncio.to_thread(store.put_function, StoredFunction(newer, 2, 1.5))
     second = await platform.create(instance_of(newer, version=2))
-    await told.channel(second.id)
+    await listener.channel(second.id)
     await rivalled()
-    await told.until(lambda: any("sets the number" in text for _, text in told.lines))
+    await listener.until(lambda: any("sets the number" in text for _, text in listener.lines))
     await asyncio.to_thread(store.delete_function, spec.key)
     for instance in (first, second):
         await platform.destroy(instance.id)
-        await told.reason(instance.id)  # the first one's pod may have been replaced by the rolling update already
+        await listener.reason(instance.id)  # the first one's pod may have been replaced by the rolling update already
     deployments = platform._cluster.deployments
     await deployments.until(lambda: not deployments.values(), 60.0)
     await platform.stop()
@@ -159,9 +159,9 @@ async def test_gateway_role_refuses_everything_else(controlled: Cluster, account
 async def test_a_functions_pod_has_no_token_of_the_api_server(controlled: Cluster, kubelet: Kubelet) -> None:
     """Not in its own specification, nor in what admission made of it."""
     api = await asyncio.to_thread(connect, controlled.kubeconfig)
-    platform, told = OpenFaasPlatform(api, replace(OPTIONS, stored=False)), Recorder()
-    await platform.start(told)
-    await told.channel((await platform.create(instance_of(deployment()))).id)
+    platform, listener = OpenFaasPlatform(api, replace(OPTIONS, stored=False)), Recorder()
+    await platform.start(listener)
+    await listener.channel((await platform.create(instance_of(deployment()))).id)
     [pod] = (await asyncio.to_thread(controlled.core.list_namespaced_pod, FUNCTIONS)).items
     assert pod.spec.automount_service_account_token is False
     sources = [source for volume in pod.spec.volumes for source in (volume.projected.sources if volume.projected else ())]

@@ -43,10 +43,10 @@ def two_cores(controlled: Cluster, kubelet: Kubelet) -> Iterator[Cluster]:
 
 
 async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be_made(two_pods: Cluster) -> None:
-    platform, told = await begun(two_pods)
+    platform, listener = await begun(two_pods)
     first, second, third = [await platform.create(instance_of(deployment())) for _ in range(3)]
-    await until(lambda: len(told.ready) == 2, "two do not serve")
-    [waiting] = {first.id, second.id, third.id} - set(told.ready)
+    await until(lambda: len(listener.ready) == 2, "two do not serve")
+    [waiting] = {first.id, second.id, third.id} - set(listener.ready)
 
     def told_of() -> bool:
         events = two_pods.core.list_namespaced_event(NAMESPACE).items
@@ -54,22 +54,22 @@ async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be
 
     await asyncio.to_thread(found, told_of, "the Event")
     # The load falls.
-    kept, victim = sorted(told.ready)
+    kept, victim = sorted(listener.ready)
     for one in (waiting, victim):
         await platform.destroy(one)
-    assert await told.reason(victim) == "stopped"
-    assert answers(await send(told.channels[kept], request_frame(b"on"))) == [(200, b"on")]
+    assert await listener.reason(victim) == "stopped"
+    assert answers(await send(listener.channels[kept], request_frame(b"on"))) == [(200, b"on")]
     # Its pod has made room for one of the next version, which replaces the pod that serves.
     new = await platform.create(instance_of(deployment(envVars={"newer": "1"}), version=2))
-    await told.channel(new.id)
-    assert await told.reason(kept) == "its pod is terminating"
+    await listener.channel(new.id)
+    assert await listener.reason(kept) == "its pod is terminating"
     await platform.stop()
 
 
 async def test_cores_beyond_the_quota_are_not_on_their_way_and_those_within_it_are(two_cores: Cluster) -> None:
-    platform, told = await begun(two_cores)
+    platform, listener = await begun(two_cores)
     one = await platform.create(instance_of(deployment(annotations={"gnomon/cores": "1"})))
-    await told.channel(one.id)
+    await listener.channel(one.id)
 
     def cores() -> tuple[int, int | None]:
         [seen] = platform.instances("echo.openfaas-fn")
@@ -85,5 +85,5 @@ async def test_cores_beyond_the_quota_are_not_on_their_way_and_those_within_it_a
         with suppress(GnomonError):
             await platform.resize(one.id, 2)
         await until(lambda: cores()[1] is None, "it neither gets nor is refused what there is")
-    assert answers(await send(told.channels[one.id], request_frame(b"on"))) == [(200, b"on")]
+    assert answers(await send(listener.channels[one.id], request_frame(b"on"))) == [(200, b"on")]
     await platform.stop()

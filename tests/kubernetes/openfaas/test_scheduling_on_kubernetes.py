@@ -41,10 +41,10 @@ def pods(core: Any) -> list[Any]:
 async def test_pods_without_room_are_pending_with_the_reason_until_a_node_is_added(
     controlled: Cluster, kubelet: Kubelet, late: Kubelet, core: Any
 ) -> None:
-    platform, told = await begun(controlled)
+    platform, listener = await begun(controlled)
     spec = deployment(**THREE_CORES)
     made = [await platform.create(instance_of(spec)) for _ in range(4)]
-    await until(lambda: len(told.ready) == 2, "two do not serve")
+    await until(lambda: len(listener.ready) == 2, "two do not serve")
 
     def pending() -> list[Any]:
         return [pod for pod in pods(core) if pod.status.phase == "Pending" and pod.spec.node_name is None]
@@ -58,45 +58,45 @@ async def test_pods_without_room_are_pending_with_the_reason_until_a_node_is_add
 
     await until(lambda: {("Pod", "FailedScheduling"), ("Deployment", "NoCapacity")} <= events(), "no Event says why")
     await asyncio.to_thread(late.start)
-    await until(lambda: len(told.ready) == 4, "the new node is not used", 120.0)
+    await until(lambda: len(listener.ready) == 4, "the new node is not used", 120.0)
     assert platform.trouble(FUNCTION) == ""
     assert sorted(one.node for one in platform.instances(FUNCTION)) == ["node-a", "node-a", "node-late", "node-late"]
     for instance in made:
         await platform.destroy(instance.id)
-        assert await told.reason(instance.id) == "stopped"
+        assert await listener.reason(instance.id) == "stopped"
     await platform.stop()
 
 
 async def test_the_pod_with_the_lowest_deletion_cost_goes(controlled: Cluster, kubelet: Kubelet, core: Any) -> None:
-    platform, told = await begun(controlled)
+    platform, listener = await begun(controlled)
     made = [await platform.create(instance_of(deployment())) for _ in range(4)]
     for instance in made:
-        await told.channel(instance.id)
+        await listener.channel(instance.id)
     owners = {pod.metadata.annotations["gnomon/instance"]: pod.metadata.name for pod in pods(core)}
     assert set(owners) == {instance.id for instance in made}
     victims, left = made[1:3], [made[0], made[3]]
     for instance in victims:
         await platform.destroy(instance.id)
-        assert await told.reason(instance.id) == "stopped"
+        assert await listener.reason(instance.id) == "stopped"
     await until(lambda: {pod.metadata.name for pod in pods(core)} == {owners[one.id] for one in left}, "another pod went")
     assert all(int(pod.metadata.annotations[DELETION_COST]) > 0 for pod in pods(core))
     for instance in left:
-        assert answers(await send(told.channels[instance.id], request_frame(b"still"))) == [(200, b"still")]
-    assert set(told.gone) == {one.id for one in victims}
+        assert answers(await send(listener.channels[instance.id], request_frame(b"still"))) == [(200, b"still")]
+    assert set(listener.gone) == {one.id for one in victims}
     await platform.stop()
 
 
 async def test_an_update_without_room_replaces_one_pod_after_the_other(controlled: Cluster, kubelet: Kubelet, core: Any) -> None:
     """Two pods fill the node. The gateway keeps the old ones until the new serve, so an old pod has to make room first."""
-    platform, told = await begun(controlled, OpenFaasOptions(adopting_s=0.0, room_timeout_s=1.0))
+    platform, listener = await begun(controlled, OpenFaasOptions(adopting_s=0.0, room_timeout_s=1.0))
     old = [await platform.create(instance_of(deployment(**THREE_CORES))) for _ in range(2)]
     for instance in old:
-        await told.channel(instance.id)
+        await listener.channel(instance.id)
     newer = deployment(**THREE_CORES, envVars={"newer": "1"})
     new = [await platform.create(instance_of(newer, version=2)) for _ in range(2)]
     for instance in new:
-        assert answers(await send(await told.channel(instance.id), request_frame(b"new"))) == [(200, b"new")]
-    assert set(told.gone) == {one.id for one in old}
+        assert answers(await send(await listener.channel(instance.id), request_frame(b"new"))) == [(200, b"new")]
+    assert set(listener.gone) == {one.id for one in old}
 
     def unavailable() -> Any:
         return controlled.apps.read_namespaced_deployment("echo", NAMESPACE).spec.strategy.rolling_update.max_unavailable

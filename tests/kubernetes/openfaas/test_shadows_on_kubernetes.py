@@ -66,7 +66,7 @@ def daemon(controlled: Cluster, kubelet: Kubelet, node: Node) -> Iterator[str]:
 @dataclass
 class Begun:
     platform: OpenFaasPlatform
-    told: Recorder
+    listener: Recorder
     cluster: Cluster
     node: Node
     daemon: str
@@ -82,7 +82,7 @@ class Begun:
         """A Body that serves, in a pod of its own."""
         spec = deployment(annotations={"gnomon/model": "line@1", "gnomon/max-batch": "8"})
         instance = await self.platform.create(instance_of(spec))
-        await self.told.channel(instance.id)
+        await self.listener.channel(instance.id)
         pod = self.platform._records[instance.id].pod
         assert pod is not None
         await asyncio.to_thread(self.node.body, pod.uid)
@@ -109,9 +109,9 @@ async def beginning(kubeconfig: Path, cluster: Cluster, node: Node, daemon: str)
     api = await asyncio.to_thread(connect, kubeconfig)
     models, nodes = ServedModels(DirectoryRepository(node.models), node.models), NodeOptions(TOKEN, port=node.port)
     options = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, models=models, nodes=nodes)
-    platform, told = OpenFaasPlatform(api, options, epoch=lambda: 3), Recorder()
-    await platform.start(told)
-    yield Begun(platform, told, cluster, node, daemon)
+    platform, listener = OpenFaasPlatform(api, options, epoch=lambda: 3), Recorder()
+    await platform.start(listener)
+    yield Begun(platform, listener, cluster, node, daemon)
     await platform.stop()
     api.close()
 
@@ -123,7 +123,7 @@ async def begun(controlled: Cluster, kubelet: Kubelet, node: Node, daemon: str) 
 
 
 async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected(begun: Begun) -> None:
-    platform, told, node = begun.platform, begun.told, begun.node
+    platform, listener, node = begun.platform, begun.listener, begun.node
     pair = Pair(2, tuple(node.blocks), (0, 1, 1, 2))
     assert not platform.nodes()[0].pairs
     with pytest.raises(GnomonError) as refused:
@@ -142,7 +142,7 @@ async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected
     await until(lambda: begun.seen(body.id).partner == shadow.id, "no pair")
     assert begun.seen(body.id).shadows == {shadow.id: pair}
     assert begun.seen(shadow.id).state is InstanceState.READY
-    assert [one.id for one in told.pairs][-1] == body.id
+    assert [one.id for one in listener.pairs][-1] == body.id
     # The pool's pod asks for the Shadow's cores from some time on, and they are counted once.
     cores = min(2, node.state()["pool"]["cpus"])
     requested = await asyncio.to_thread(lambda: _eventually(begun, f"{1000 * cores + 100}m"))
@@ -154,14 +154,14 @@ async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected
         await platform.promote_shadow(shadow.id)
     assert no_body.value.code == "no_such_shadow"
     await platform.destroy(shadow.id)
-    assert await told.reason(shadow.id) == "stopped"
+    assert await listener.reason(shadow.id) == "stopped"
     assert begun.seen(body.id).partner is None
     assert await asyncio.to_thread(lambda: _eventually(begun, "100m")) == "100m"
     assert platform.nodes()[0].free_cores == pytest.approx(before.free_cores)
 
 
 async def test_a_body_that_is_destroyed_takes_its_shadow_along(begun: Begun) -> None:
-    platform, told, node = begun.platform, begun.told, begun.node
+    platform, listener, node = begun.platform, begun.listener, begun.node
     await begun.serve()
     await until(lambda: platform.nodes()[0].pairs, "no coordinator is connected")
     body = await begun.body()
@@ -170,7 +170,7 @@ async def test_a_body_that_is_destroyed_takes_its_shadow_along(begun: Begun) -> 
     await until(lambda: begun.seen(body.id).partner == shadow.id, "no pair")
     await platform.destroy(body.id)
 
-    assert "Body has gone" in await told.reason(shadow.id)
+    assert "Body has gone" in await listener.reason(shadow.id)
     await until(lambda: node.state()["shadows"] == [], "the node remembers it")
 
 

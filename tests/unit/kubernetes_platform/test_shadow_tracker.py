@@ -96,13 +96,13 @@ class Platform:
     """As much of a platform as a Shadow that is found on a node needs."""
 
     def __init__(self, session: aiohttp.ClientSession, models: Path) -> None:
-        self.told, self.pools = Recorder(), set[str]()
+        self.listener, self.pools = Recorder(), set[str]()
         self.lost = False
         """Whether the node did not answer at some time."""
         context = ShadowContext(
             bodies=self,
             capacity=cast("Any", self),
-            listener=self.told,
+            listener=self.listener,
             now_s=lambda: 0.0,
             epoch=lambda: 1,
             adopting_s=lambda: 0.0,
@@ -153,7 +153,7 @@ async def platform(node: PlayedNode, tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with aiohttp.ClientSession() as session:
         made = Platform(session, tmp_path)
         made.pairs.connections.set_address("node-a", node.address)
-        await until(lambda: "s-1" in made.told.found, "the node is not heard")
+        await until(lambda: "s-1" in made.listener.found, "the node is not heard")
         yield made
         await made.pairs.close()
 
@@ -163,14 +163,14 @@ async def test_a_node_that_hung_up_is_heard_again_although_nothing_is_new(platfo
     await until(lambda: platform.lost, "nobody has noticed")
     await until(lambda: "node-a" in platform.pools, "it makes no Shadows any more", 5.0)
     assert "node-a" in platform.pairs.connections.states
-    assert list(platform.told.found) == ["s-1"]
+    assert list(platform.listener.found) == ["s-1"]
 
 
 async def test_a_node_that_said_nonsense_is_heard_again(platform: Platform, node: PlayedNode) -> None:
     node.says({"id": "s-1"})
     await until(lambda: platform.lost, "nobody has noticed")
     node.says(ROW, {**ROW, "id": "s-2"})
-    await until(lambda: "s-2" in platform.told.found, "nobody listens any more", 5.0)
+    await until(lambda: "s-2" in platform.listener.found, "nobody listens any more", 5.0)
 
 
 async def test_an_end_that_was_not_heard_is_said_again(platform: Platform, node: PlayedNode) -> None:
@@ -187,7 +187,7 @@ async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(pla
     platform.pairs.connections.set_address("node-a", node.address)
     await until(lambda: "s-1" in node.heard, "the Shadow would live for ever", 5.0)
     node.says({**ROW, "state": "gone", "paired": False, "reason": "stopped"})
-    assert await platform.told.reason("s-1") == "stopped"
+    assert await platform.listener.reason("s-1") == "stopped"
 
 
 @pytest.mark.parametrize("state", ["ending", "gone"])
@@ -220,7 +220,7 @@ async def test_untold_shadow_is_announced_again(platform: Platform, node: Played
     other = PlayedNode({**ROW, "id": "s-2", "state": "starting", "paired": False, "afar": True, "token": "t"}, name="node-b")
     await other.server.start_server()
     platform.pairs.connections.set_address("node-b", other.address)
-    await until(lambda: "s-2" in platform.told.found)
+    await until(lambda: "s-2" in platform.listener.found)
     other.lose("DELETE")
     assert platform.pairs.destroy("s-2")
     platform.pairs.connections.set_address("node-b", None)

@@ -53,11 +53,11 @@ class Stage:
     """One instance of a function whose Deployment and pods a test sets."""
 
     def __init__(self, written: Written | None = None, *, timeout_s: float = 1e6) -> None:
-        self.deployed, self.pods, self.told = deployed(1), list[PodFacts](), Recorder()
+        self.deployed, self.pods, self.listener = deployed(1), list[PodFacts](), Recorder()
         self.cluster = FakeCluster(lambda: self.deployed, lambda: self.pods, start_timeout_s=timeout_s)
         self.workload = Workload(SPEC.key, cast("Any", written or Written()), cast("Any", self.cluster))
         request = InstanceRequest(SPEC, 1, 1, None, {})
-        self.record = InstanceRecord(starting("a", request, "", 0, 0.0), request, self.told, self.workload.forget)
+        self.record = InstanceRecord(starting("a", request, "", 0, 0.0), request, self.listener, self.workload.forget)
         self.workload.add(self.record)
 
     async def observe(self, *pods: PodFacts) -> None:
@@ -76,14 +76,14 @@ async def test_an_instance_without_room_goes_on_starting(trouble: str) -> None:
     """A cluster autoscaler may take minutes to add a node; the scaling policy decides how long the instance is wanted."""
     stage = Stage(timeout_s=0.0)
     await stage.observe(pending("p1", "a", trouble=trouble))
-    assert stage.told.gone == {}
+    assert stage.listener.gone == {}
     assert stage.cluster.warned == ({"NoCapacity": f"p1: {trouble}"} if trouble else {})
 
 
 async def test_an_instance_that_does_not_become_ready_on_its_node_fails_with_the_reason() -> None:
     stage = Stage(timeout_s=-1.0)
     await stage.observe(pending("p1", "a", node="n1", trouble="ErrImagePull: not found"))
-    assert stage.told.gone["a"].endswith("ErrImagePull: not found")
+    assert stage.listener.gone["a"].endswith("ErrImagePull: not found")
     assert "ErrImagePull" in stage.cluster.warned["StartFailed"]
 
 
@@ -92,7 +92,7 @@ async def test_refused_object_fails_the_deployment_at_once(status: int, code: st
     refusal = GnomonError(status, code, "services is forbidden: exceeded quota: small", "Ask for more.")
     stage = Stage(Written(refusal))
     await stage.observe(pending("p1"))
-    assert "exceeded quota: small" in stage.told.gone["a"]
+    assert "exceeded quota: small" in stage.listener.gone["a"]
     assert "exceeded quota: small" in stage.cluster.warned["StartFailed"]
 
 
@@ -105,7 +105,7 @@ async def test_an_instance_whose_pod_goes_before_it_is_ready_takes_another(after
     stage = Stage()
     before = pending("p1", "a", node="n1")
     await stage.observe(before, replace(before, **after))
-    assert stage.told.gone == {}
+    assert stage.listener.gone == {}
     assert stage.record.instance.node == ""
     await stage.observe(pending("p2", "a", node="n2"))
     assert stage.record.instance.node == "n2"
