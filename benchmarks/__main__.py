@@ -32,6 +32,7 @@ NAMES = (
     "infaas",
     "engine",
     "cold_start",
+    "instance_memory",
     "scaling",
     "noop",
     "served_models",
