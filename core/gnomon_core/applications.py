@@ -16,6 +16,9 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+
+WHERE_SERVED = "Applications are served by `gnomon serve` on one machine and on Lambda."
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +118,18 @@ def invalid_accuracy(name: str, value: object) -> GnomonError:
     """400 for a value that is no accuracy."""
     allowed = "It is the share of right answers, a number from 0 to 1: 0.7 is 70 %."
     return bad_request("invalid_accuracy", f"{name} is {str(value)[:50]!r}.", allowed)
+
+
+def refuse_endpoint(settings: Settings) -> None:
+    """Refuse the endpoint of an application, on a platform that has none.
+
+    Raises:
+        GnomonError: 400 `applications_unavailable`.
+
+    """
+    if settings.application is not None:
+        raise bad_request(
+            "applications_unavailable",
+            f"annotation gnomon/model names the application {settings.application[:100]!r}, and this platform has none.",
+            f"{WHERE_SERVED} Name a model here.",
+        )

@@ -25,6 +25,7 @@ from gnomon_cli.commands.serve_options import (
     read_provider_options,
     serving_options,
 )
+from gnomon_core.applications import WHERE_SERVED
 from gnomon_core.errors import bad_request
 from gnomon_server.options import ServeOptions, state_folder
 
@@ -58,7 +59,7 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
         options.pop(name, None)
     if options["store"] and platform not in WITH_APPLICATIONS:
         message = f"The platform {platform} has no applications, whose models --store keeps."
-        raise bad_request("store_unused", message, "Leave --store out.")
+        raise bad_request("store_unused", message, f"{WHERE_SERVED} Leave --store out.")
     folder = state_folder(state, os.environ)
     on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None

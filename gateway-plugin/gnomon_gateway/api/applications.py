@@ -18,7 +18,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gnomon_core.applications import RegisteredModel, read_accuracy
+from gnomon_core.applications import WHERE_SERVED, RegisteredModel, read_accuracy
 from gnomon_core.clock import rfc3339
 from gnomon_core.errors import bad_request, not_found
 from gnomon_core.functions import FunctionKey
@@ -40,11 +40,7 @@ class ApplicationRoutes:
     @property
     def _applications(self) -> Applications:
         if self._control.applications is None:
-            raise not_found(
-                "applications_unavailable",
-                "This platform has no applications.",
-                "Applications are served by `gnomon serve` on one machine and on Lambda.",
-            )
+            raise not_found("applications_unavailable", "This platform has no applications.", WHERE_SERVED)
         return self._control.applications
 
     def handlers(self) -> Handlers:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from gnomon_core.applications import refuse_endpoint
 from gnomon_core.engines import ChosenEngine
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec, check_secret_name
@@ -78,12 +79,7 @@ class Checks:
             GnomonError: 400, with what is wrong.
 
         """
-        if spec.settings.application is not None:
-            raise bad_request(
-                "applications_unavailable",
-                f"annotation gnomon/model names the application {spec.settings.application[:100]!r}, and this platform has none.",
-                "Applications are served by `gnomon serve` on one machine and on Lambda. Name a model here.",
-            )
+        refuse_endpoint(spec.settings)
         if not again:
             _check_timeouts(spec)
         self.policy(spec.settings)

@@ -131,3 +131,4 @@ def test_store_of_a_platform_without_applications_is_refused(tmp_path: Path) -> 
     refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert refused.returncode == 1
     assert "The platform openfaas has no applications" in refused.stderr
+    assert "on one machine and on Lambda" in refused.stderr

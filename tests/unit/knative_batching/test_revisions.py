@@ -31,7 +31,7 @@ from gnomon_platforms.knative.autoscaler.metrics import (
 from gnomon_platforms.knative.autoscaler.objects import buffered
 from gnomon_platforms.knative.batching import channel as slots
 from gnomon_platforms.knative.batching.channel import PendingResizes, PodName
-from gnomon_platforms.knative.batching.revisions import RevisionReader
+from gnomon_platforms.knative.batching.revisions import RevisionReader, misread
 from gnomon_server.knative_gateway import RevisionMetrics
 from tests.integration.knative_batching.test_revisions import Telling
 from tests.unit.knative_autoscaler.played import pod
@@ -159,7 +159,15 @@ def refusing(problem: str) -> Callable[[Settings], None]:
     return check
 
 
-@pytest.mark.parametrize("wrong", [{"gnomon/max-batch": "many"}, {"gnomon/unheard-of": "1"}, {"gnomon/scheduler": "unheard-of"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gnomon/max-batch": "many"},
+        {"gnomon/unheard-of": "1"},
+        {"gnomon/scheduler": "unheard-of"},
+        {"gnomon/model": "app:photos"},
+    ],
+)
 def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     read = RevisionReader(refusing("there is no such policy"))
     document = revision({**BATCHES, **wrong}, env=[VARIABLE])
@@ -170,6 +178,14 @@ def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str
     read(revision(BATCHES))
     read(document)
     assert len(caplog.records) == 2
+
+
+def test_revision_of_an_application_is_told_where_applications_are_served(caplog: pytest.LogCaptureFixture) -> None:
+    document = revision({**BATCHES, "gnomon/model": "app:photos"}, env=[VARIABLE])
+    RevisionReader(anything)(document)
+    for told in (caplog.text, misread(document)):
+        assert "names the application 'photos'" in told
+        assert "Applications are served by `gnomon serve` on one machine and on Lambda" in told
 
 
 @pytest.mark.parametrize(

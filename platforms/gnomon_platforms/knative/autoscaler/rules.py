@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from gnomon_core.applications import refuse_endpoint
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.settings import PREFIX, Settings, read_settings
 from gnomon_core.units import parse_duration_s
@@ -292,6 +293,7 @@ def _settings(
     trouble = ""
     try:
         settings = template.under(read_settings(None, own), own)
+        refuse_endpoint(settings)
         if settings.autoscaler in UNSUITED:
             raise bad_request("unsupported_policy", f"{settings.autoscaler} {UNSUITED[settings.autoscaler]}.")
         if check is not None:

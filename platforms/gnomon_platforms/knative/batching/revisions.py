@@ -35,6 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gnomon_core.applications import refuse_endpoint
 from gnomon_core.clock import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
@@ -106,7 +107,7 @@ class RevisionReader:
     def _function(self, document: dict[str, Any]) -> FunctionSpec:
         deployment = _deployment(document)
         try:
-            function = read_deployment(deployment)
+            function = _valid(deployment)
             self._check(function.settings)
         except GnomonError as error:
             self._tell(FunctionKey(deployment["service"], deployment["namespace"]), str(error))
@@ -124,10 +125,22 @@ class RevisionReader:
 def misread(document: Mapping[str, Any]) -> str:
     """The error for which a Revision's settings are ignored; empty if they are valid."""
     try:
-        read_deployment(_deployment(document))
+        _valid(_deployment(document))
     except GnomonError as error:
         return str(error)
     return ""
+
+
+def _valid(deployment: Mapping[str, Any]) -> FunctionSpec:
+    """The function that a Revision is.
+
+    Raises:
+        GnomonError: 400 for settings that no Revision can have.
+
+    """
+    function = read_deployment(deployment)
+    refuse_endpoint(function.settings)
+    return function
 
 
 def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
