@@ -163,6 +163,7 @@ class RedisStore:
         """Send what Redis lacks and fetch what it has. Returns whether another gateway has changed anything."""
         generation, revision = self._client.hmget(HASH, _GENERATION, _REVISION)
         if generation is None:
+            # Of several gateways that find no hash, the first one names it (HSETNX); all read that name.
             self._client.hsetnx(HASH, _GENERATION, uuid.uuid4().hex)
             generation, revision = self._client.hmget(HASH, _GENERATION, _REVISION)
         seen = Seen(generation, int(revision or 0))
@@ -174,6 +175,7 @@ class RedisStore:
             }
         if self._equal and not unsent and seen == self._journal.seen:
             return False
+        # MULTI … EXEC: what is read back includes these writes, and no other gateway's write comes in between.
         with self._client.pipeline(transaction=True) as pipe:
             self._write(pipe, seen, local, unsent)
             pipe.hgetall(HASH)
@@ -182,6 +184,7 @@ class RedisStore:
         if now.generation != seen.generation or now.revision < seen.revision:
             return False  # Redis lost its state between both requests: the next exchange restores it
         with self._lock:
+            # Changes after `last` came during the exchange: they stay in the journal, and `_merge` leaves their fields alone.
             self._journal.remove(last)
             changed = self._merge(found)
             self._journal.see(now)
@@ -193,10 +196,12 @@ class RedisStore:
         known = self._journal.seen
         lost = 0
         if there.generation != known.generation:
+            # HSETNX adds only what the hash lacks: another gateway may have restored or changed the rest already.
             for field, document in local.items():
                 pipe.hsetnx(HASH, field, document)
         elif there.revision < known.revision:
             lost = known.revision - there.revision
+            # The copy replaces the hash: a field that only the older snapshot has is deleted below.
             unsent = unsent | local.keys() | {field for field in self._client.hkeys(HASH) if _MODEL in field}
         for field in unsent:
             if field in local:

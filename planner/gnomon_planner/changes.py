@@ -46,6 +46,7 @@ from gnomon_planner.numerics import Array
 HOUR_S = 3600.0
 DAY_S = 86400.0
 BLOCK_BINS = 20
+"""Bins of a block, around whose own mean the short dispersion is measured."""
 SPAN = 4
 """Bins of the longer of the two short windows."""
 ACTIVE = 4.0

@@ -26,10 +26,10 @@ from gnomon_planner.samples import Estimate, GapStatistics, Sample, of_map
 
 # Fewer gaps than this say how quickly requests arrive, and no more.
 FEWEST_GAPS = 30
-GOOD = 2.0
-NEARLY = 1.25
-SLIGHT = 0.025
-NEAR = 0.05
+GOOD = 2.0  # the largest misfit of a candidate that is taken for its few phases
+NEARLY = 1.25  # times the best misfit, where no candidate is GOOD
+SLIGHT = 0.025  # of a statistic: a smaller error is no misfit, however certain the sample is
+NEAR = 0.05  # of SCV and ρ1: how near to the sample's a faithful candidate's are
 # A correlation of so many deviations is not 0.
 CERTAIN = 3.0
 # Nor does chance take a Poisson process so many deviations away from itself.

@@ -26,7 +26,9 @@ from gnomon_planner.numerics import Array
 
 CONCURRENCY_QUANTILE = 0.999
 STEPS = 512
+"""Steps of the grid of times from 0 to the service time."""
 WAIT_STEPS = 16
+"""Different waits for an instance: the latency is a mixture over them, and its cost grows with their number."""
 MOST_INSTANCES = 10_000
 
 
@@ -55,10 +57,11 @@ def fleet_for(buffer: Buffer, service_s: float) -> Fleet:
     """
     if service_s <= 0.0:
         return Fleet(1, ((0.0, 1.0),))
-    rate = buffer.process.rate_rps / buffer.mean_size
+    rate = buffer.process.rate_rps / buffer.mean_size  # r, batches per second
     if rate * service_s > MOST_INSTANCES:
         raise TooManyInstancesError
     between, phases = _between_batches(buffer, service_s)
+    # Padded to twice the length, so that the circular convolution of the transforms is the plain one.
     transformed = np.fft.rfft(between, 2 * (STEPS + 1), axis=0)
     step_s = service_s / STEPS
     reached = np.zeros((STEPS + 1, len(phases)))

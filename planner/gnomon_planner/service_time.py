@@ -49,10 +49,12 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.numerics import Array
 
 SHARE = 0.03
+"""Fewer than this share of all cells is measured."""
 HIGHEST = 4  # the highest degree in either variable
 SPARE = 2  # the points beyond the number of coefficients
 HELD = 1e-9  # the least 1 − H_gg (of at most 1) at which a polynomial is determined without a group of points
 GRID = 24
+"""Points on each axis at which a candidate must be positive."""
 COLUMNS = 3
 """The least number of batches of a size: both ends and one in between."""
 TURNS = (0.0, -1 / 3, 1 / 3)
@@ -183,6 +185,7 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
     between, inner = _between(sizes, batches, whole), _inner(sizes, threads)
     tried: list[tuple[float, float, ServiceModel]] = []
     for shape, powers in _candidates(len(points), several=bool(np.ptp(threads))):
+        # Rows divided by their times: least squares against 1 then minimise the relative errors.
         weighed = _terms(shape, powers, scaled) / seconds[:, None]
         if np.linalg.matrix_rank(weighed) < len(powers):
             continue
@@ -204,7 +207,7 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
             whole,
         )
         tried.append((error, deviation, model))
-    least, deviation, _ = min(tried, key=lambda one: one[0])
+    least, deviation, _ = min(tried, key=lambda trial: trial[0])
     # In order of their coefficients: the first is the simplest.
     return next(model for error, _, model in tried if error <= least + deviation)
 
@@ -232,7 +235,7 @@ def _candidates(points: int, *, several: bool) -> Iterator[tuple[str, tuple[Powe
             for first in range(2)
             for second in range(3)
         }
-    for powers in sorted(sets, key=lambda one: (len(one), one)):
+    for powers in sorted(sets, key=lambda powers: (len(powers), powers)):
         if len(powers) <= points - SPARE:
             for shape in _SHAPES:
                 yield shape, powers
@@ -304,6 +307,7 @@ def _spread(count: int, among: int, turn: float = 0.0) -> list[int]:
 
 
 MOST = 360
+"""The most ratios that are kept."""
 EDGES = np.array([*(0.875 / 6.0 * number for number in range(6)), 0.875, 0.925, 0.975, 1.0])
 """The edges of the cumulative probability for the few shares."""
 ALWAYS = (1.0,)

@@ -109,6 +109,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _FOLDER_MODE = 0o755
+"""A container that runs as any user must reach its socket; only root may write."""
 
 
 class RefusedError(Exception):
@@ -170,6 +171,7 @@ class Volumes:
         if known is not None and known != volume:
             raise RefusedError("ALREADY_EXISTS", f"volume {volume.id} is published for pod {known.pod.uid}, elsewhere")
         try:
+            # The kubelet repeats the call until it succeeds, and after its own restart: a socket in use must not be replaced.
             if known is None or not self._is_published(volume):
                 self._record(volume)
                 self._open(volume, new=True)
@@ -189,6 +191,7 @@ class Volumes:
         known = self._volumes.get(request.volume_id)
         if known is not None and known.where != where:
             raise RefusedError("INVALID_ARGUMENT", f"volume {known.id} is published elsewhere")
+        # The socket before the folder: no connection may be accepted for a pod that is said to be gone.
         self._close_socket(request.volume_id)
         if known is not None:
             self._removed_pod(known.pod)
@@ -239,7 +242,7 @@ class Volumes:
     def _open(self, volume: Volume, *, new: bool) -> None:
         self._close_socket(volume.id)
         with opened(self._pods, volume.where[:-1]) as parent:
-            if not new:
+            if not new:  # raises OSError if the kubelet removed the folder while no coordinator ran
                 with opened(self._pods, volume.where):
                     pass
             with made(parent, volume.where[-1], _FOLDER_MODE) as folder:

@@ -113,7 +113,7 @@ def _plan(problem: Problem, instances: Sequence[int], gap: float, how: str) -> S
 
 
 class _Solution(NamedTuple):
-    """`instances` None is no solution, or none in time."""
+    """A solution of HiGHS; `instances` is None if there is none, or none was found in time."""
 
     status: int
     instances: list[int] | None
@@ -210,19 +210,22 @@ class _Program:
     def _minimise(self, costs: Sequence[float], most: Sequence[float], entries: Sequence[tuple[int, int, float]]) -> _Solution:
         rows, columns, values = zip(*entries, strict=True)
         matrix = coo_array((values, (rows, columns)), shape=(len(self._lower), len(costs))).tocsr()
-        whole = np.zeros(len(costs))
-        whole[: len(self._members)] = 1
+        # The first columns count instances and are integers; the others are shares of a demand.
+        integrality = np.zeros(len(costs))
+        integrality[: len(self._members)] = 1
         options = self._problem.options
         found = milp(
             np.array(costs),
-            integrality=whole,
+            integrality=integrality,
             bounds=Bounds(0.0, np.array(most)),
             constraints=LinearConstraint(matrix, np.array(self._lower), np.array(self._upper)),
+            # Half of the time: the other half is for the program with a shortfall.
             options={"time_limit": options.time_limit_s / 2.0, "mip_rel_gap": options.proven_gap},
         )
         if found.x is None:
             return _Solution(int(found.status), None, 1.0)
         instances = [0] * len(self._problem.members)
+        # HiGHS's integers are floats, off by up to its feasibility tolerance.
         for member, count in zip(self._members, np.rint(found.x[: len(self._members)]).astype(int).tolist(), strict=True):
             instances[member] += count
         return _Solution(int(found.status), instances, float(found.mip_gap))
@@ -260,6 +263,7 @@ def _without_dominated(problem: Problem) -> list[int]:
                 *([variant.resources.get(kind, 0.0) for variant in variants] for kind in problem.capacity),
             ]
         )
+        # [i, j]: i is at most j in every respect. Of equal variants the first one is kept.
         at_most = (traits[:, :, None] <= traits[:, None, :]).all(axis=0)
         equal = (traits[:, :, None] == traits[:, None, :]).all(axis=0)
         order = np.arange(len(members))

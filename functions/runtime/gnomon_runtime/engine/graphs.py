@@ -121,7 +121,7 @@ class GraphSegment:
         An engine does not say when its last operation begins, and a hint that comes early only wakes the other side early.
         """
         given = list(values)
-        values.clear()
+        values.clear()  # as `ModelSegment.run` promises, although the engine holds the values until it ends
         if before_last is not None:
             before_last()
         return self._part.run(given)

@@ -110,6 +110,7 @@ class Segment(PlannedOperations):
             plan = self._plans.get(form)
             if plan is None:
                 if len(self._plans) >= MAX_PLANS:
+                    # All at once: a peer in good order has few forms, and the order of use need not be kept for it.
                     self._plans.clear()
                 return self._first_run(form, rows, values)
             slots = self._given(plan.slots, values)
