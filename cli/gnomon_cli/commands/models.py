@@ -239,28 +239,28 @@ def show(*, reference: str, folder: str, state: str, target: Target | None, bloc
     """Show what a model takes and gives, its files, and its layer blocks."""
     if target is not None:
         document = RemoteModels(target.gateway()).get(reference, layers=blocks)
-        one = _Model.of_document(document)
+        model = _Model.of_document(document)
     else:
         entry = model_repository(folder, state).get(reference)
-        document, one = _document(entry), _Model.of_entry(entry, details=True)
-    if blocks and one.layers is None:
-        raise CommandFailed(f"{one.name}@{one.version} has no layer blocks.", "Add it again with `gnomon models add`.")
+        document, model = _document(entry), _Model.of_entry(entry, details=True)
+    if blocks and model.layers is None:
+        raise CommandFailed(f"{model.name}@{model.version} has no layer blocks.", "Add it again with `gnomon models add`.")
     if as_json:
         document.pop("layers", None)
-        print_json(document | ({"blocks": _blocks_document(one.layers)} if blocks and one.layers is not None else {}))
+        print_json(document | ({"blocks": _blocks_document(model.layers)} if blocks and model.layers is not None else {}))
         return
-    click.echo(f"{one.name}@{one.version}  {one.signature.kind or 'tensors in, tensors out'}")
-    for direction, tensors in (("in ", one.signature.inputs), ("out", one.signature.outputs)):
+    click.echo(f"{model.name}@{model.version}  {model.signature.kind or 'tensors in, tensors out'}")
+    for direction, tensors in (("in ", model.signature.inputs), ("out", model.signature.outputs)):
         for tensor in tensors:
             click.echo(
                 f"  {direction}  {tensor.name}: {tensor.datatype} {'×'.join(map(str, tensor.shape)) or 'scalar'} per sample"
             )
-    for file, size in one.files.items():
+    for file, size in model.files.items():
         click.echo(f"  {file} ({size / 1e6:.1f} MB)")
-    if one.engines is not None:
-        _show_engines(one.engines)
-    if blocks and one.layers is not None:
-        _show_blocks(one.layers)
+    if model.engines is not None:
+        _show_engines(model.engines)
+    if blocks and model.layers is not None:
+        _show_blocks(model.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,11 +508,11 @@ def profile(
     entry = repository.get(name)
     options = ProfileOptions(cores, batches, repeats, tries, afresh, engine, precision)
 
-    def ready(one: ModelEntry) -> ReadyTimes:
+    def ready(model: ModelEntry) -> ReadyTimes:
         from gnomon_cli.measure_starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import
 
         note(f"{name}: starts on the local platform")
-        return measure_starts(repository, one)
+        return measure_starts(repository, model)
 
     try:
         measured, path = profile_model(entry, profile_store(folder, state), options, note, ready)
@@ -560,11 +560,11 @@ def profiles(*, name: str, folder: str, state: str, file: Path | None, serial: t
             raise CommandFailed(f"{reference} has no profile.", f"Measure it: gnomon models profile {name}")
     fractions = _fractions(serial)
     if as_json:
-        print_json([one.to_json() | {"extrapolated": [_beyond(one, each) for each in fractions]} for _, one in found])
+        print_json([profile.to_json() | {"extrapolated": [_beyond(profile, each) for each in fractions]} for _, profile in found])
     elif name or file is not None:
-        for path, one in found:
-            click.echo(f"{one.model}  {path}")
-            _show(one, fractions)
+        for path, profile in found:
+            click.echo(f"{profile.model}  {path}")
+            _show(profile, fractions)
     else:
         _list(found)
 
@@ -584,52 +584,55 @@ def _read(file: Path) -> ModelProfile:
 def _list(found: Sequence[tuple[Path, ModelProfile]]) -> None:
     rows = [
         (
-            one.model,
+            profile.model,
             path.stem,
-            ",".join(map(str, sorted(one.whole.seconds))),
-            len(one.blocks),
-            f"{100 * max(one.spread.values(), default=0):.0f} %",
-            one.provenance.get("date", ""),
+            ",".join(map(str, sorted(profile.whole.seconds))),
+            len(profile.blocks),
+            f"{100 * max(profile.spread.values(), default=0):.0f} %",
+            profile.provenance.get("date", ""),
         )
-        for path, one in found
+        for path, profile in found
     ]
     print_table(("MODEL", "MACHINE", "CORES", "BLOCKS", "WORST SPREAD", "DATE"), rows)
 
 
-def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
+def _show(profile: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
     """The whole model's latencies, its blocks at the smallest and largest batch, and the rest in a line each."""
-    batches = sorted({batch for row in one.whole.seconds.values() for batch in row})
-    print_table(("CORES", *(f"b={batch}" for batch in batches), "ms"), list(_latency_rows(one, batches, serial_fractions)))
+    batches = sorted({batch for row in profile.whole.seconds.values() for batch in row})
+    print_table(("CORES", *(f"b={batch}" for batch in batches), "ms"), list(_latency_rows(profile, batches, serial_fractions)))
     click.echo("")
     header = ("BLOCK", "MB", "GMAC", *(f"b={batch} ms" for batch in batches), "SPREAD", "LOAD ms")
-    print_table(header, list(_block_rows(one, batches)))
+    print_table(header, list(_block_rows(profile, batches)))
     click.echo("")
-    for mode, loading in one.loading.items():
-        points = _format_points(one.measurements.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
+    for mode, loading in profile.loading.items():
+        points = _format_points(profile.measurements.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
         click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB{points}")
-    click.echo(f"start: Body {1000 * one.body_start_s:.1f} ms, Shadow {1000 * one.shadow_start_s:.1f} ms, before loading")
-    points = _format_points(one.measurements.transfer, one.transfer_fixed_s, one.transfer_seconds_per_byte)
+    click.echo(f"start: Body {1000 * profile.body_start_s:.1f} ms, Shadow {1000 * profile.shadow_start_s:.1f} ms, before loading")
+    points = _format_points(profile.measurements.transfer, profile.transfer_fixed_s, profile.transfer_seconds_per_byte)
     click.echo(
-        f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way{points}"
+        f"hand-over: {1e6 * profile.transfer_fixed_s:.0f} µs + {1e9 * profile.transfer_seconds_per_byte:.3f} ms/MB, "
+        f"each way{points}"
     )
-    if (network := one.network) is not None:
+    if (network := profile.network) is not None:
         price = f"{1e6 * network.fixed_s:.0f} µs + {1e9 * network.seconds_per_byte:.3f} ms/MB, each way"
-        points = _format_points(one.measurements.network, network.fixed_s, network.seconds_per_byte)
+        points = _format_points(profile.measurements.network, network.fixed_s, network.seconds_per_byte)
         click.echo(f"to another node: {price} ({network.source}){points}")
-    click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
-    click.echo(f"a GMAC: {1000 * one.core_seconds_per_gmac():.1f} core-ms")
-    for key, value in one.provenance.items():
+    click.echo(f"memory besides weights: {profile.overhead_bytes / 1e6:.1f} MB")
+    click.echo(f"a GMAC: {1000 * profile.core_seconds_per_gmac():.1f} core-ms")
+    for key, value in profile.provenance.items():
         click.echo(f"{key}: {value}")
 
 
-def _latency_rows(one: ModelProfile, batches: Sequence[int], serial_fractions: tuple[float, ...]) -> Iterator[tuple[object, ...]]:
-    for cores in sorted(one.whole.seconds):
-        cells = (_milliseconds(one.whole.seconds[cores].get(batch)) for batch in batches)
-        spread = max((one.spread.get(f"{cores}/{batch}", 0.0) for batch in batches), default=0.0)
+def _latency_rows(
+    profile: ModelProfile, batches: Sequence[int], serial_fractions: tuple[float, ...]
+) -> Iterator[tuple[object, ...]]:
+    for cores in sorted(profile.whole.seconds):
+        cells = (_milliseconds(profile.whole.seconds[cores].get(batch)) for batch in batches)
+        spread = max((profile.spread.get(f"{cores}/{batch}", 0.0) for batch in batches), default=0.0)
         yield (cores, *cells, f"measured, spread up to {100 * spread:.1f} %")
     for serial in serial_fractions:
-        table = one.extrapolated(serial).whole
-        for cores in _cores_beyond(one):
+        table = profile.extrapolated(serial).whole
+        for cores in _cores_beyond(profile):
             cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
             yield (f"{cores}*", *cells, f"extrapolated, {100 * serial:g} % serial")
 
@@ -638,27 +641,27 @@ def _fractions(percents: Sequence[int]) -> tuple[float, ...]:
     return tuple(percent / 100 for percent in percents)
 
 
-def _cores_beyond(one: ModelProfile) -> list[int]:
-    return [cores for cores in SHOWN_BEYOND if cores > max(one.whole.seconds, default=cores)]
+def _cores_beyond(profile: ModelProfile) -> list[int]:
+    return [cores for cores in SHOWN_BEYOND if cores > max(profile.whole.seconds, default=cores)]
 
 
-def _beyond(one: ModelProfile, serial: float) -> dict[str, Any]:
+def _beyond(profile: ModelProfile, serial: float) -> dict[str, Any]:
     """The cells of cores that were not measured, as the profile's document has those that were."""
-    model = one.extrapolated(serial)
-    batches = sorted({batch for row in one.whole.seconds.values() for batch in row})
+    model = profile.extrapolated(serial)
+    batches = sorted({batch for row in profile.whole.seconds.values() for batch in row})
     whole_s, *blocks_s = (
-        {str(cores): {str(batch): table.at(cores, batch) for batch in batches} for cores in _cores_beyond(one)}
+        {str(cores): {str(batch): table.at(cores, batch) for batch in batches} for cores in _cores_beyond(profile)}
         for table in (model.whole, *model.blocks)
     )
     return {"serial_fraction": serial, "whole_s": whole_s, "blocks_s": blocks_s}
 
 
-def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[object, ...]]:
-    cores = min(one.whole.seconds)
-    loads_s = next(iter(one.block_load_s.values()), (0.0,) * len(one.blocks))
-    for number, (block, table, load_s) in enumerate(zip(one.layers.blocks, one.blocks, loads_s, strict=True)):
+def _block_rows(profile: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[object, ...]]:
+    cores = min(profile.whole.seconds)
+    loads_s = next(iter(profile.block_load_s.values()), (0.0,) * len(profile.blocks))
+    for number, (block, table, load_s) in enumerate(zip(profile.layers.blocks, profile.blocks, loads_s, strict=True)):
         cells = (_milliseconds(table.seconds.get(cores, {}).get(batch)) for batch in batches)
-        worst = one.measurements.worst_block_spread(number)
+        worst = profile.measurements.worst_block_spread(number)
         spread = "-" if worst is None else f"{100 * worst:.1f} %"
         size = (f"{block.parameter_bytes / 1e6:.2f}", f"{block.macs / 1e9:.3f}")
         yield (block.name, *size, *cells, spread, _milliseconds(load_s))
