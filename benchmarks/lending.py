@@ -87,7 +87,7 @@ class Load:
 def run(policy: str, load: Load) -> Outcome:
     """Serve both functions by one policy."""
     names = list(load.times_s)
-    with gnomon.serving() as ours:
+    with gnomon.serving(options=["--lend-cores"]) as ours:
         for name in names:
             _deploy(ours, name, policy, load)
         targets = [burst.inference(ours, name) for name in names]

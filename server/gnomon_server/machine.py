@@ -56,6 +56,7 @@ class LocalBackend(StoredHere):
             preload_torch=not memory_is_short(),
             pool=options.pool,
             reserved_cores=options.reserved_cores,
+            lend_cores=options.lend_cores,
             profiles=options.model_folder / PROFILES,
             machine_id=self.place,
             clock=clock,

@@ -302,6 +302,11 @@ machine_options = option_group(
         help="Cores reserved for Shadows; a Body gets them only if no other core is free; default 0.",
     ),
     click.option(
+        "--lend-cores/--no-lend-cores",
+        default=False,
+        help="Lend cores that are free to the batches of functions with gnomon/autoscaler: gnomon; default: do not.",
+    ),
+    click.option(
         "--images",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         default=None,

@@ -6,9 +6,9 @@ a function needs memory only, so that no function is kept out by others that are
 instance each. Two of them are busy: no function gets a second instance until one of the two is idle. If all ten are busy, the
 kernel shares the 2 cores among them, a fifth of a core each.
 
-The node lends cores (`gnomon_core.core_arbiter`): an instance that borrows reserves only the cores that it keeps, and each of
-its batches has as many more as the arbiter lends for the time of the batch. The instance may run on every CPU. It uses as many
-threads as its batch has cores, so that the kernel has a CPU for each of them.
+With `gnomon serve --lend-cores` the node lends cores (`gnomon_core.core_arbiter`): an instance that borrows reserves only the
+cores that it keeps, and each of its batches has as many more as the arbiter lends for the time of the batch. The instance may run
+on every CPU. It uses as many threads as its batch has cores, so that the kernel has a CPU for each of them.
 
 An instance has CPUs of its own while there are any. After that, instances may run on every CPU and the kernel places them, so
 that two busy ones do not share one CPU beside an idle one.
@@ -56,6 +56,7 @@ class LocalNode:
         name: str = "",
         *,
         reserved_cores: float = 0.0,
+        lends: bool = False,
         in_use: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.name = name or os.uname().nodename
@@ -63,20 +64,25 @@ class LocalNode:
         self._cores = cores
         self._memory_bytes = memory_bytes
         self._reserved_cores = reserved_cores
+        self._lends = lends
         self._arbiter = CoreArbiter(cores, in_use)
         self._allocations: dict[str, Allocation] = {}
         self._pool_bytes = 0
 
     @staticmethod
     def this_machine(
-        cores: int | None = None, reserved_cores: float = 0.0, in_use: Callable[[str], bool] = lambda _: True
+        cores: int | None = None,
+        reserved_cores: float = 0.0,
+        in_use: Callable[[str], bool] = lambda _: True,
+        *,
+        lends: bool = False,
     ) -> LocalNode:
         """The node that the affinity mask and control groups leave us. `cores` states another number to give away."""
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         if cores is not None and cores < len(cpus):
             cpus = cpus[:cores]
         given = cores or min(len(cpus), _quota_cores() or len(cpus))
-        return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores, in_use=in_use)
+        return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores, lends=lends, in_use=in_use)
 
     @property
     def unallocated_cores(self) -> float:
@@ -103,7 +109,7 @@ class LocalNode:
             free_cores=max(0.0, round(unallocated_cores - reserve_cores, 6)),
             free_memory_bytes=max(0, self.unallocated_memory_bytes - self._pool_bytes),
             reserve_cores=round(reserve_cores, 6),
-            lends=True,
+            lends=self._lends,
         )
 
     @property

@@ -2,7 +2,8 @@
 
 Shadows are in `pairs`: the node's coordinator makes them from the containers of its pool.
 
-Nodes lend cores to the batches of models whose engine can change its number of threads (`gnomon_core.interfaces.LendsCores`).
+With `lend_cores` the node lends cores to the batches of models whose engine can change its number of threads
+(`gnomon_core.interfaces.LendsCores`).
 
 The platform creates, ends and resizes instances on command, and reports events to the listener; it never decides to add an
 instance. Everything runs on the event loop, and nothing there waits for a process.
@@ -70,13 +71,14 @@ class LocalPlatform:
         preload_torch: bool = True,
         pool: int = 1,
         reserved_cores: float = 0.0,
+        lend_cores: bool = False,
         profiles: Path | None = None,
         machine_id: str = "",
         clock: Clock | None = None,
     ) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
         self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
-        self._node = LocalNode.this_machine(cores, reserved_cores, self._in_use)
+        self._node = LocalNode.this_machine(cores, reserved_cores, self._in_use, lends=lend_cores)
         self._profiles = ProfileFiles(profiles, machine_id)
         self._pool = pool
         self._clock = clock or WallClock()

@@ -68,7 +68,7 @@ async def lending(tmp_path: Path) -> AsyncIterator[Lending]:
         module.weight.copy_(torch.tensor([[2.0, 3.0]]))
         module.bias.zero_()
     repository.put("line", "1", capture(module.eval(), (torch.ones(2, 2),), Description("line", "1")))
-    platform, events = LocalPlatform(state, repository, NothingBuilt(), cores=CORES), Recorder()
+    platform, events = LocalPlatform(state, repository, NothingBuilt(), cores=CORES, lend_cores=True), Recorder()
     await platform.start(events)
     yield Lending(platform, events)
     await platform.stop()

@@ -56,10 +56,10 @@ def put_network(models: Path, callers: int, side: int) -> Network:
 
 
 @contextlib.contextmanager
-def served(line: Network, state: Path, cores: int) -> Iterator[Serving]:
-    """A gateway with so many cores for instances."""
+def served(line: Network, state: Path, cores: int, *options: str) -> Iterator[Serving]:
+    """A gateway with so many cores for instances, and further options of `gnomon serve`."""
     serving = Serving(state)
-    serving.start("--models", str(line.models), "--cores", str(cores))
+    serving.start("--models", str(line.models), "--cores", str(cores), *options)
     try:
         yield serving
     finally:

@@ -31,7 +31,7 @@ def switch(one: Function, policy: str) -> None:
 def test_bodies_of_two_functions_borrow_cores_until_another_policy_takes_over(tmp_path: Path) -> None:
     line = put_network(tmp_path / "models", CALLERS, 64)
     with (
-        served(line, tmp_path / "state", 2) as serving,
+        served(line, tmp_path / "state", 2, "--lend-cores") as serving,
         function(serving, line, "left", **BORROWS) as left,
         function(serving, line, "right", **BORROWS) as right,
     ):

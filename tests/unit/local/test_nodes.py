@@ -180,8 +180,9 @@ def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> 
     assert (held.value().free_cores, held.reserve_cores) == (5, 0)
 
 
-def test_nothing_is_reserved_unless_asked_for() -> None:
-    assert LocalNode((0, 1), 2, GIB).value() == Node(os.uname().nodename, 2, GIB, 2, GIB, lends=True)
+def test_nothing_is_reserved_or_lent_unless_asked_for() -> None:
+    assert LocalNode((0, 1), 2, GIB).value() == Node(os.uname().nodename, 2, GIB, 2, GIB)
+    assert LocalNode((0, 1), 2, GIB, lends=True).value().lends
 
 
 def test_a_refusal_tells_what_a_body_could_have_had() -> None:
@@ -239,7 +240,7 @@ def test_the_last_words_of_one_that_left_something_unread_are_heard() -> None:
 
 def test_a_batch_borrows_the_cores_that_nobody_has_in_use() -> None:
     busy = {"a", "b", "own"}
-    node = LocalNode(tuple(range(8)), 8, GIB, in_use=busy.__contains__)
+    node = LocalNode(tuple(range(8)), 8, GIB, lends=True, in_use=busy.__contains__)
     assert node.allocate("a", 1.0, 0, 8, held_while_idle=False, kept=1).cpus == tuple(range(8))
     assert node.allocate("own", 2.0, 0, 2, held_while_idle=False).cpus == (0, 1)
     assert node.value().lends

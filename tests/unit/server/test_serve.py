@@ -210,7 +210,7 @@ def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
     made: dict[str, Any] = {}
     monkeypatch.setattr(machine, "LocalPlatform", lambda *_, **options: made.update(options))
     options = SimpleNamespace(
-        state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, model_folder=tmp_path, store=""
+        state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, lend_cores=False, model_folder=tmp_path, store=""
     )
     LocalBackend(cast("Any", options), NoModels(), NothingBuilt(), WallClock())
     assert made["preload_torch"] is not short
