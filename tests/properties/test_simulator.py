@@ -148,7 +148,7 @@ ASKED = st.tuples(
 
 @given(st.integers(0, CORES), st.lists(ASKED, max_size=30))
 def test_both_give_the_same_away(reserved_cores: int, asked: list[tuple[int, str, int, int]]) -> None:
-    local = LocalNode(tuple(range(CORES)), CORES, MEMORY_BYTES, "n1", reserved_cores=reserved_cores)
+    local = LocalNode(tuple(range(CORES)), CORES, MEMORY_BYTES, "n1", reserved_cores=reserved_cores, lends=True)
     simulated = SimulatedNode(NodePlan("n1", CORES, MEMORY_BYTES, reserved_cores=reserved_cores, pool=0))
     there: dict[str, tuple[int, int, bool]] = {}
 
