@@ -9,6 +9,8 @@ bound of 26 cores. Start-up counts; what is late after the first 35 s stands bes
 - `models`: a stretch of Twitter's busy hour, scaled to the rate of eight Bodies, for each of nine models; beside `od`;
 - `traffic`: two models under an MMPP (0.8 and 2 × the rate, 60 and 12 s on average) and on/off (2 × for 30 s, nothing for 30 s);
 - `small`: the same at the rate of one and of two Bodies, Poisson;
+- `starts`: two models under MMPP and on/off whose Bodies take 0.2, 1 and 4.6 s to start, on nodes that lend cores and on nodes
+  that do not, with and without Shadows; beside `kpa`, `od` and `asyfunc`;
 - `ablation`: two models without each mechanism, with other schedulers, with 16 cores, and with a window of 60 s;
 - `latency`: the 95th percentile beside `kpa` with the memory nearest to that of `gnomon`, its target swept;
 - `decide`: CPU time to decide for 1,000 functions for a second, of rates between 0.01 and 100 requests/s.
@@ -47,21 +49,28 @@ MODELS = (
     "yolov8x", "ssd300_vgg16", "vgg19", "vgg16", "efficientnet_b5", "vit_b_16", "inception_v3", "resnet101", "resnet50",
 )  # fmt: skip
 TWO = ("yolov8x", "ssd300_vgg16")
-PARTS = ("models", "traffic", "small", "ablation", "latency", "decide")
+PARTS = ("models", "traffic", "small", "starts", "ablation", "latency", "decide")
 SERIAL, SLO, NODES = 0.05, 1.5, 13
 HOUR_S, QUARTER_S, QUICK_S = 3600.0, 900.0, 60.0
 START_UP_S = 35.0
 SOURCES = ("core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/policy.py", "benchmarks/asyfunc_cluster.py")
 VARIANTS: Mapping[str, Options] = {f"without {name}": Options().without((name,)) for name in MECHANISMS} | {
-    "a window of 60 s": Options(window_s=60.0)
+    "without lending, shadows": Options().without(("lending", "shadows")),
+    "without lending, promotion": Options().without(("lending", "promotion")),
+    "a window of 60 s": Options(window_s=60.0),
 }
+STARTS_S = (0.2, 1.0, 4.6)
+AT_STARTS = ("kpa", "od", "asyfunc", "gnomon", "without lending", "without lending, shadows")
 SCHEDULED = {"scheduler immediate": "immediate", "scheduler adaptive": "adaptive"}
 KPA_TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation: a model, its traffic at the rate of so many Bodies, and a policy or a variant of `gnomon`."""
+    """One simulation: a model, its traffic at the rate of so many Bodies, and a policy or a variant of `gnomon`.
+
+    A Body is ready `start_s` after its creation; None for the profile's time.
+    """
 
     model: str
     traffic: str
@@ -70,10 +79,13 @@ class Run:
     bodies: float = 8.0
     max_cores: int = NODE_CORES
     target: float = 0.7
+    start_s: float | None = None
 
     @property
     def key(self) -> str:
-        return f"{self.model} {self.traffic} {self.policy} {self.duration_s:g} s {self.bodies:g} {self.max_cores} {self.target:g}"
+        start = "" if self.start_s is None else f" {self.start_s:g} s to start"
+        size = f"{self.bodies:g} {self.max_cores} {self.target:g}"
+        return f"{self.model} {self.traffic} {self.policy} {self.duration_s:g} s {size}{start}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +99,15 @@ class Outcome:
     utility: float
     bodies: float
     p95_s: float
+    shadows: float
 
 
 def simulated(run: Run) -> Outcome:
     """Simulate one run."""
     model = read_model(ROOT / "profiles" / f"{run.model}.json", SERIAL)
+    if run.start_s is not None:
+        loading_s = model.loading["private"].seconds(model.layers.parameter_bytes())
+        model = replace(model, body_start_s=run.start_s - loading_s)
     settings = settings_of(Cell(ROOT, SERIAL, SLO, "private", None, run.duration_s), model)
     full_rps = deserved(model, settings)
     rate_rps = full_rps * run.bodies / 8
@@ -126,6 +142,7 @@ def simulated(run: Run) -> Outcome:
         utility=result.cost.cpu_utility,
         bodies=result.cost.instance_s / result.duration_s,
         p95_s=result.percentile_s(95.0) or math.inf,
+        shadows=result.cost.shadow_s / result.duration_s,
     )
 
 
@@ -162,10 +179,14 @@ def runs_of(part: str, models: Sequence[str], duration_s: float) -> list[Run]:
     two = [model for model in TWO if model in models] or list(models[:1])
     if part == "models":
         return [Run(model, "Twitter", policy, duration_s) for model in models for policy in ("od", "gnomon")]
-    if part == "traffic":
-        bursts = ("MMPP", "on/off")
+    if part in ("traffic", "starts"):
+        starts_s, policies = (STARTS_S, AT_STARTS) if part == "starts" else ((None,), ("od", "asyfunc", "gnomon"))
         return [
-            Run(model, kind, policy, duration_s) for model in two for kind in bursts for policy in ("od", "asyfunc", "gnomon")
+            Run(model, kind, policy, duration_s, start_s=start_s)
+            for model in two
+            for kind in ("MMPP", "on/off")
+            for start_s in starts_s
+            for policy in policies
         ]
     if part == "small":
         return [Run(model, "Poisson", "gnomon", duration_s, bodies) for model in two for bodies in (1.0, 2.0)]
@@ -190,6 +211,7 @@ def figures_of(part: str, found: Mapping[Run, Outcome]) -> list[Figure]:
     for run, outcome in found.items():
         goal = {"small": 0.2, "traffic": 0.1 if run.traffic == "MMPP" else None}.get(part) if run.policy == "gnomon" else None
         bodies = f", {run.bodies:g} Bodies" if part == "small" else ""
+        bodies += f", {run.start_s:g} s to start" if run.start_s is not None else ""
         name = f"{run.policy}, 16 cores" if run.max_cores < NODE_CORES else run.policy
         made.append(
             judged(f"{part}: {run.model}, {run.traffic}{bodies}: {name}: late", 100 * outcome.late, "%", goal, of(outcome))
@@ -246,7 +268,8 @@ def of(outcome: Outcome) -> str:
     """An outcome for a reader."""
     return (
         f"{outcome.late:.4%} late, {outcome.late_after:.4%} after start-up, {outcome.memory_bytes / GB:.2f} GB, "
-        f"{outcome.cores:.1f} cores, {outcome.utility:.1%} utility, {outcome.bodies:.2f} Bodies, p95 {outcome.p95_s * 1e3:.0f} ms"
+        f"{outcome.cores:.1f} cores, {outcome.utility:.1%} utility, {outcome.bodies:.2f} Bodies, {outcome.shadows:.2f} Shadows, "
+        f"p95 {outcome.p95_s * 1e3:.0f} ms"
     )
 
 
@@ -314,7 +337,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kept = ResultCache("policy", SOURCES)
     if asked.afresh or pace.quick:
         kept.forget()
-    lengths_s = {"models": stretch_s, "small": HOUR_S, "traffic": QUARTER_S, "ablation": stretch_s / 2, "latency": stretch_s / 2}
+    lengths_s = {
+        "models": stretch_s,
+        "small": HOUR_S,
+        "traffic": QUARTER_S,
+        "starts": QUARTER_S,
+        "ablation": stretch_s / 2,
+        "latency": stretch_s / 2,
+    }
     parts = {part: runs_of(part, asked.models, QUICK_S if pace.quick else lengths_s.get(part, stretch_s)) for part in asked.parts}
     found = all_of({run for runs in parts.values() for run in runs}, kept, asked, keep=not pace.quick)
     figures = [figure for part, runs in parts.items() for figure in figures_of(part, {run: found[run] for run in runs}) if runs]

@@ -170,7 +170,14 @@ class MemoryFleet:
                 used[instance.node] += instance.given_cores
                 held[instance.node] += 1
         return tuple(
-            Node(name, cores, self._node_bytes, cores - used[name], max(0, self._node_bytes - held[name] * self._place_bytes))
+            Node(
+                name,
+                cores,
+                self._node_bytes,
+                cores - used[name],
+                max(0, self._node_bytes - held[name] * self._place_bytes),
+                promotes=True,
+            )
             for name, cores in self._nodes
         )
 

@@ -139,7 +139,7 @@ class LambdaPlatform:
         """A single node, the region: `concurrency` slots of Lambda's largest size. A taken slot counts as a whole one."""
         slots, free = self._options.concurrency, self._options.concurrency - len(self._slots)
         slot_bytes = LARGEST_MB * MEGABYTE
-        return (Node(self._node, slots * MAX_CORES, slots * slot_bytes, float(free * MAX_CORES), free * slot_bytes),)
+        return (Node(self._node, slots * MAX_CORES, slots * slot_bytes, float(free * MAX_CORES), free * slot_bytes, pairs=False),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         there = (slot.instance for slot in self._slots.values() if slot.instance.function == function)

@@ -182,7 +182,7 @@ class ProviderPlatform:
 
     def _node(self, key: FunctionKey) -> Node:
         places = self._catalog.places(key)
-        return Node(str(key), places, 0, float(max(0, places - self._taken(key))), 0)
+        return Node(str(key), places, 0, float(max(0, places - self._taken(key))), 0, pairs=False)
 
     def _taken(self, key: FunctionKey) -> int:
         return sum(slot.key == key for slot in self._slots.values())

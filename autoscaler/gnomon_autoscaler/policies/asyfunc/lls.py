@@ -79,6 +79,21 @@ def burst_rps(observation: Observation, options: Options, ticks_ago: int = 0) ->
     return max(arriving_rps, there / observation.settings.slo_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The rate that Bodies and Shadows must sustain now, and the highest of the recent past, which no release may fall below."""
+
+    now_rps: float
+    peak_rps: float
+    reason: str
+
+
+def burst_demand(observation: Observation, options: Options) -> Demand:
+    """R_burst now and in the last ticks: a single calm tick in the middle of a burst releases nothing."""
+    recent_rps = [burst_rps(observation, options, ticks_ago) for ticks_ago in range(options.release_ticks)]
+    return Demand(recent_rps[0], max(recent_rps), burst_reason(observation, options))
+
+
 def burst_reason(observation: Observation, options: Options) -> str:
     """R_burst now, with its source, as a phrase for the reason."""
     (arriving_rps, there), slo_s = _window(observation, options, 0), observation.settings.slo_s
@@ -180,6 +195,14 @@ def shadows_of(shadows: Iterable[Instance]) -> dict[str, list[Instance]]:
         if shadow.partner is not None and shadow.pair is not None:
             found.setdefault(shadow.partner, []).append(shadow)
     return found
+
+
+def orphans(observation: Observation, ending: Collection[str]) -> tuple[DestroyShadow, ...]:
+    """Shadows whose Body ends now or no longer serves."""
+    live = {body.id for body in observation.live}
+    return tuple(
+        DestroyShadow(shadow.id) for shadow in observation.shadows if shadow.partner in ending or shadow.partner not in live
+    )
 
 
 def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequence[Instance]) -> Pair | None:
@@ -404,15 +427,18 @@ class Tick:
 
     def scale(self, capacity: FreeCapacity) -> LayerLevel:
         """Create Shadows for a burst, or release superfluous ones. `capacity` is what this call reduces."""
+        return self.scale_to(burst_demand(self.observation, self.options), capacity) if self.bodies else LayerLevel()
+
+    def scale_to(self, demand: Demand, capacity: FreeCapacity) -> LayerLevel:
+        """The same for a given demand."""
         if not self.bodies:
             return LayerLevel()
         helped = shadows_of(self.observation.shadows)
         rate_max_rps = math.fsum(self._rate_rps(body, helped.get(body.id, ())) for body in self.bodies)
-        rate_rps = burst_rps(self.observation, self.options)
-        if self._over(rate_rps, rate_max_rps):
-            level = self._scale_up(rate_rps, rate_max_rps, capacity)
+        if self._over(demand.now_rps, rate_max_rps):
+            level = self._scale_up(demand, rate_max_rps, capacity)
         else:
-            level = self._release(rate_max_rps)
+            level = self._release(demand.peak_rps, rate_max_rps)
         return level if self.options.max_shadows == 1 else self._share_again(level)
 
     def _share_again(self, level: LayerLevel) -> LayerLevel:
@@ -429,7 +455,8 @@ class Tick:
         """R_burst > γ·R_max."""
         return rate_rps > self.options.gamma * rate_max_rps * (1 + ROUNDING)
 
-    def _scale_up(self, rate_rps: float, before_rps: float, capacity: FreeCapacity) -> LayerLevel:
+    def _scale_up(self, demand: Demand, before_rps: float, capacity: FreeCapacity) -> LayerLevel:
+        rate_rps = demand.now_rps
         # Bodies without a Shadow first; only if none of them gets one do others get a further Shadow (`_give_more`).
         alone = self._alone()
         created: list[CreateShadow] = []
@@ -453,7 +480,7 @@ class Tick:
             rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
         if not reasons:
             rate_max_rps = self._give_more(rate_rps, rate_max_rps, capacity, (created, reasons))
-        need = f"{burst_reason(self.observation, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
+        need = f"{demand.reason}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
         if not reasons:
             help_ = "a Shadow" if self.options.burst_cores == "shadow" else "anything"
             why = f"no room for {help_} that would help" if alone else "every Body has its Shadow"
@@ -519,9 +546,7 @@ class Tick:
         memory_bytes = shadow_memory_bytes(self.known, self.options, chosen.parameter_bytes, elsewhere=node is not None)
         capacity.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
-    def _release(self, rate_max_rps: float) -> LayerLevel:
-        # The highest R_burst of the last ticks: a single calm tick in the middle of a burst releases nothing.
-        peak_rps = max(burst_rps(self.observation, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
+    def _release(self, peak_rps: float, rate_max_rps: float) -> LayerLevel:
         released: list[DestroyShadow | Resize] = []
         for taken in self._least_efficient_first():
             without_rps = rate_max_rps - taken.gain_rps

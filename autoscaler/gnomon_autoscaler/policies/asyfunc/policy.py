@@ -25,6 +25,7 @@ from gnomon_autoscaler.policies.asyfunc.lls import (
     cores_before,
     grown_after,
     growths_in,
+    orphans,
     overdue,
     refused_growths,
     resizes_back,
@@ -224,7 +225,7 @@ class AsyFunc:
             *layers.created,
             *layers.changed,
         )
-        actions = (*_orphans(after, ending), *changes, *bodies, *plan)
+        actions = (*orphans(after, ending), *changes, *bodies, *plan)
         alone = (
             "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in observation.nodes) else ""
         )
@@ -290,14 +291,6 @@ def _needs_of_bursts(options: Options) -> frozenset[str]:
     needs = {"shadow": {"pair"}, "resize": {"resize"}, "either": {"pair", "resize"}}
     promotes = {"promote"} if options.promotion else set()
     return frozenset(needs[options.burst_cores] | promotes) if options.layers else frozenset()
-
-
-def _orphans(observation: Observation, ending: set[str]) -> tuple[DestroyShadow, ...]:
-    """Shadows whose Body ends now or no longer serves."""
-    live = {body.id for body in observation.live}
-    return tuple(
-        DestroyShadow(shadow.id) for shadow in observation.shadows if shadow.partner in ending or shadow.partner not in live
-    )
 
 
 def asyfunc(settings: Settings) -> AsyFunc:

@@ -11,6 +11,10 @@ to tune: none for a steady load, much for a bursty one.
 The uncertainty of a short history is included: for N arrivals, N + 2·√N are planned for (two standard deviations of a Poisson
 count), which is much more for few arrivals and hardly more for many.
 
+**Shadows.** Where nodes do not lend cores, a rule may meet its reaction with Shadows of the Bodies that serve (`shadows`): they
+start in milliseconds, and a further Body is wanted only once the need has lasted for a Body's load time. The replay includes what
+Shadows add and cost, so that it decides whether they are used, and fewer Bodies are kept for bursts that Shadows carry.
+
 **The size of a Body.** A Body is as large as its node allows, up to `gnomon/max-cores`: memory grows with the number of Bodies.
 If nodes lend cores, a Body keeps one core and borrows cores for each batch, so that an idle Body occupies one core only
 (scheduler `economical`).
@@ -23,14 +27,18 @@ until starts have been observed.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import cast
 
+from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
+from gnomon_autoscaler.policies.asyfunc.mls import as_bodies
 from gnomon_autoscaler.policies.gnomon.options import Options
-from gnomon_autoscaler.policies.gnomon.replay import Rule, Speed, cheapest, never_wait_long, window
+from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, cheapest, never_wait_long, window
+from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, next_bodies, shadows_for
 from gnomon_autoscaler.replica_policy import (
     DesiredCount,
     FreeCapacity,
@@ -41,6 +49,7 @@ from gnomon_autoscaler.replica_policy import (
     counts_in,
     creations,
     inner_memory,
+    memory_of,
     own_cores,
     timestamp_in,
     whole,
@@ -49,7 +58,17 @@ from gnomon_autoscaler.replica_policy import (
 from gnomon_autoscaler.wrappers import Wrapper, standard
 from gnomon_core.engines import can_borrow
 from gnomon_core.fleet import InstanceState
-from gnomon_core.scaling import Action, DestroyBody, Observation, Resize, StateValue
+from gnomon_core.scaling import (
+    Action,
+    CreateBody,
+    Decision,
+    DestroyBody,
+    Observation,
+    PolicyState,
+    PromoteShadow,
+    Resize,
+    StateValue,
+)
 from gnomon_core.scheduling import economical_batch
 from gnomon_core.settings import Settings
 
@@ -70,13 +89,14 @@ class Bodies:
     """The replica policy, which decides on the number of Bodies."""
 
     options: Options
+    pairs: Pairs
     name: str = "gnomon"
     version: int = VERSION
     period_s: float = PERIOD_S
     default_scheduler: str = "economical"
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
-        remembered = dict(memory) | _observed_starts(observation, memory)
+        remembered = dict(memory) | _observed_starts(observation, memory) | {"wanted": None}
         if within_period(timestamp_in(memory, "renewed_at_s"), self.options.renew_s, observation.now_s):
             speed, rule = _speed_in(memory), _rule_in(memory)
             # Between two replays only the last second's rate is new, which `_followed` applies to the rule.
@@ -87,7 +107,13 @@ class Bodies:
             return _by_concurrency(observation, remembered)
         rule = self._rule(observation, speed)
         remembered |= {"renewed_at_s": observation.now_s, "floor": rule.floor, "factor": rule.factor, "hold_s": rule.hold_s}
-        remembered |= {"loss": rule.loss, "rates_rps": speed.rates_rps, "batch_s": speed.batch_s, "loads_s": speed.load_s}
+        remembered |= {
+            "shadows": rule.shadows,
+            "loss": rule.loss,
+            "rates_rps": speed.rates_rps,
+            "batch_s": speed.batch_s,
+            "loads_s": speed.load_s,
+        }
         return self._followed(observation, speed, rule, remembered)
 
     def _rule(self, observation: Observation, speed: Speed) -> Rule:
@@ -98,7 +124,20 @@ class Bodies:
         if never_wait_long(arrivals, history.bin_s, speed.rate_rps(least), slo_s - speed.batch_s):
             return Rule(least, 0.0, 0.0, 0.0, float(least))
         points = window(arrivals, history.bin_s, slo_s - speed.batch_s)
-        return cheapest(points, speed, slo_s, self.options.loss, least=least, most=most, reacts=self.options.reaction)
+        help_ = self._help(observation, speed)
+        return cheapest(
+            points, speed, slo_s, self.options.loss, least=least, most=most, reacts=self.options.reaction, help_=help_
+        )
+
+    def _help(self, observation: Observation, speed: Speed) -> Help | None:
+        """What Shadows would add; a Body that borrows cores has all those of its node already."""
+        if not self.options.shadows or observation.profile is None or lends(observation, self.options):
+            return None
+        return help_of(self.pairs, observation, speed.rate_rps(1))
+
+    def _shadows_are_quicker(self, observation: Observation, speed: Speed) -> bool:
+        found = self._help(observation, speed)
+        return found is not None and found.load_s < speed.load_s
 
     def _expected(self, arrivals: Sequence[float]) -> Sequence[float]:
         """The window's arrivals, scaled up by the uncertainty of their number."""
@@ -113,9 +152,9 @@ class Bodies:
         # One second: the time after which the rule reacts, as in the replay.
         last_rps = history.rate_rps(history.arrivals, 1.0)
         reacted = speed.bodies(rule.factor * last_rps) if rule.factor > 0 else 0
-        held = _held(remembered, observation.now_s, reacted, rule.hold_s)
-        highest = max([count for _, count in held], default=0)
-        remembered |= {"held_at_s": tuple(at_s for at_s, _ in held), "held": tuple(count for _, count in held)}
+        held = _extreme(remembered, "held", (observation.now_s, reacted), rule.hold_s, operator.gt)
+        highest = held[0][1]
+        remembered |= _entries("held", held)
         waits = self._of_queue(observation, speed)
         count = max(rule.floor, highest, waits)
         text = f"{last_rps:.1f} rps, a Body answers {speed.rate_rps(1):.2f}: {rule.floor}"
@@ -124,6 +163,19 @@ class Bodies:
         text += f", replayed {rule.loss:.2%} late"
         if waits > max(rule.floor, highest):
             text += f"; {observation.queued} wait: {waits}"
+        now = (observation.now_s, count)
+        if rule.shadows:
+            lasting = _extreme(remembered, "lasting", now, speed.load_s, operator.lt)
+            remembered |= _entries("lasting", lasting) | {"wanted": count}
+            count = max(rule.floor, lasting[0][1], waits)
+            text += f"; {count} Bodies and Shadows until this has lasted for {speed.load_s:.2g} s" if count < now[1] else ""
+        else:
+            # More waits than the rule expects: Shadows are there before the next replay, and before a Body.
+            urgent = _extreme(
+                remembered, "urgent", (now[0], waits if waits > max(rule.floor, highest) else 0), speed.load_s, operator.gt
+            )
+            wanted = max(count, urgent[0][1]) if urgent[0][1] and self._shadows_are_quicker(observation, speed) else None
+            remembered |= _entries("urgent", urgent) | {"wanted": wanted}
         return DesiredCount(count, text, remembered)
 
     def _of_queue(self, observation: Observation, speed: Speed) -> int:
@@ -213,23 +265,30 @@ def _by_concurrency(observation: Observation, remembered: dict[str, StateValue])
 def _observed_starts(observation: Observation, memory: Memory) -> dict[str, StateValue]:
     """The load time by Bodies that were starting at the last decision and are ready now, as a decaying maximum.
 
-    Half a period is subtracted, the mean time between readiness and its observation.
+    Half a period is subtracted, the mean time between readiness and its observation. A Shadow that becomes a Body is left out: it
+    has loaded a part already.
     """
-    starting = memory.get("starting")
-    before = set(starting) if isinstance(starting, tuple) else set()
-    now = tuple(body.id for body in observation.live if body.state is InstanceState.STARTING)
+    before, shadows = (_names_in(memory, key) for key in ("starting", "shadow_ids"))
+    starting = {body.id for body in observation.live if body.state is InstanceState.STARTING}
+    # A Shadow that is being promoted is listed as a starting Body: it is remembered as a Shadow until it is ready.
+    once_shadows = {shadow.id for shadow in observation.shadows} | (shadows & starting)
     took_s = [max(0.0, observation.now_s - body.started_s - PERIOD_S / 2) for body in observation.ready if body.id in before]
     load_s = timestamp_in(memory, "load_s")
     if took_s:
         load_s = max(took_s) if load_s is None else max(*took_s, 0.8 * load_s + 0.2 * max(took_s))
-    return {"starting": now, "load_s": load_s}
+    return {"starting": tuple(sorted(starting - once_shadows)), "shadow_ids": tuple(sorted(once_shadows)), "load_s": load_s}
+
+
+def _names_in(memory: Memory, key: str) -> set[str]:
+    names = memory.get(key)
+    return {str(name) for name in names} if isinstance(names, tuple) else set()
 
 
 def _rule_in(memory: Mapping[str, StateValue]) -> Rule | None:
     floor, factor, hold_s, loss = count_in(memory, "floor"), *(timestamp_in(memory, key) for key in ("factor", "hold_s", "loss"))
     if floor is None or factor is None or hold_s is None or loss is None:
         return None
-    return Rule(floor, factor, hold_s, loss)
+    return Rule(floor, factor, hold_s, loss, shadows=bool(memory.get("shadows")))
 
 
 def _speed_in(memory: Mapping[str, StateValue]) -> Speed | None:
@@ -239,10 +298,18 @@ def _speed_in(memory: Mapping[str, StateValue]) -> Speed | None:
     return Speed(cast("tuple[float, ...]", rates_rps), batch_s, load_s)
 
 
-def _held(memory: Mapping[str, StateValue], now_s: float, count: int, hold_s: float) -> list[tuple[float, int]]:
-    """The recent counts that may still be the maximum, descending from the oldest to the newest, and the present count."""
-    recent = [(at_s, held) for at_s, held in counts_in(memory, "held") if now_s - at_s < hold_s and held > count]
-    return [*recent, (now_s, count)]
+def _extreme(
+    memory: Mapping[str, StateValue], key: str, now: tuple[float, int], window_s: float, exceeds: Callable[[int, int], bool]
+) -> list[tuple[float, int]]:
+    """The extreme of the last `window_s` first, then the counts that may still become it; the present one, `now`, is the last."""
+    now_s, count = now
+    recent = [(at_s, kept) for at_s, kept in counts_in(memory, key) if now_s - at_s < window_s and exceeds(kept, count)]
+    return [*recent, now]
+
+
+def _entries(key: str, counts: Sequence[tuple[float, int]]) -> dict[str, StateValue]:
+    """Counts with their times as `counts_in` reads them."""
+    return {f"{key}_at_s": tuple(at_s for at_s, _ in counts), key: tuple(count for _, count in counts)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +328,40 @@ class Gnomon(ReplicaPolicyAdapter):
     is_quick = False
 
     def __init__(self, options: Options) -> None:
-        super().__init__(_NestedMemory(standard(Bodies(options))))
+        self._pairs = Pairs()
+        super().__init__(_NestedMemory(standard(Bodies(options, self._pairs))))
         self.options = options
+
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """Actions towards the number of Bodies, and the Shadows that they need meanwhile."""
+        desired = self._policy.desired_count(observation, memory_of(state, self.name, self.version))
+        bodies = self.actions(desired.count, observation)
+        level = self._shadows(_wanted(desired.memory), observation, bodies)
+        # Shadows first: they are urgent, and a refused Body must not delay them.
+        actions = (*level.released, *level.created, *bodies)
+        reason = "; ".join(text for text in (desired.reason, level.reason) if text)
+        return Decision(actions, reason, desired.count), PolicyState(self.name, self.version, desired.memory)
 
     def actions(self, count: int, observation: Observation) -> tuple[Action, ...]:
         bodies = self._towards(count, observation)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
         return (*self._borrowing(observation, ending), *bodies)
+
+    def _shadows(self, wanted: int | None, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
+        """The Shadows for what the ready Bodies lack, in the capacity that the new Bodies leave."""
+        if wanted is None and not observation.shadows:
+            return LayerLevel()
+        ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
+        promoted = [action.id for action in bodies if isinstance(action, PromoteShadow)]
+        capacity = FreeCapacity(observation.nodes)
+        memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
+        for action in bodies:
+            if isinstance(action, CreateBody) and action.node is not None:
+                capacity.take(action.node, action.cores, memory_bytes)
+        return shadows_for(wanted, self._pairs, as_bodies(observation, promoted), ending, capacity)
+
+    def _promotes(self, observation: Observation) -> bool:
+        return self.options.promotion and bool(observation.shadows)
 
     def _borrowing(self, observation: Observation, ending: set[str]) -> tuple[Resize, ...]:
         """Resizes of idle Bodies with cores of their own, such as those of a former policy, which borrow cores from now on.
@@ -283,12 +377,20 @@ class Gnomon(ReplicaPolicyAdapter):
     def _towards(self, count: int, observation: Observation) -> tuple[Action, ...]:
         missing = count - len(observation.live)
         if missing <= 0 or not lends(observation, self.options):
-            return actions_towards(count, observation)
+            risen = next_bodies(self._pairs, observation)[:missing] if missing > 0 and self._promotes(observation) else []
+            return (*(PromoteShadow(shadow.id) for shadow in risen), *actions_towards(count - len(risen), observation))
         cores = body_cores(observation, self.options)
         return tuple(
             replace(action, cores=cores, idle_cores=IDLE_CORES)
             for action in creations(missing, IDLE_CORES, observation, FreeCapacity(observation.nodes))
         )
+
+
+def _wanted(memory: Memory) -> int | None:
+    """The number of Bodies whose worth of answers is wanted, some of it by Shadows; None if no Shadows are."""
+    while inner := inner_memory(memory):
+        memory = inner
+    return count_in(memory, "wanted")
 
 
 def gnomon(settings: Settings) -> Gnomon:

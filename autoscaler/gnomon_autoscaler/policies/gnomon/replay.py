@@ -8,6 +8,13 @@ and a Body serves a load time after it was first wanted. What n Bodies answer ne
 different numbers of cores. The replay is a fluid queue: what waits grows by the arrivals and falls
 by what the Bodies that serve answer.
 
+**Shadows.** A rule may meet n with Shadows of the Bodies that serve. Shadows start in milliseconds, but raise what their Bodies
+answer to 1 + g times at most. A Body is then wanted only once n has lasted for a load time: a shorter burst would be over before.
+
+    answered = max(A, min(W, (1 + g)·A))    A: by the Bodies that serve, W: by n Bodies if they started as quickly as Shadows
+
+The Shadows' cost is added to the mean number of Bodies, so that a rule with Shadows is taken only where it is the cheapest.
+
     V(k) = max(0, V(k−1) − answered between k−1 and k) + arrived at k
 
 A request is late where the work before it takes longer than the objective leaves beside its own batch. With cumulative sums, W of
@@ -48,13 +55,31 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Floor, reaction and hold of a rule; `loss` is the share of a window's requests that it loses, `bodies` its mean number."""
+    """Floor, reaction and hold of a rule, and whether Shadows meet the reaction until Bodies have started.
+
+    `loss` is the share of a window's requests that it loses, `bodies` its mean cost: the number of Bodies, and of Shadows at what
+    one costs in Bodies.
+    """
 
     floor: int
     factor: float
     hold_s: float
     loss: float = 0.0
     bodies: float = 0.0
+    shadows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What Shadows add: `gain` is what all of them add to what their Bodies answer, as a share of that.
+
+    One adds `each_rps`, costs as much as `cost` Bodies, and works for its Body `load_s` after it was wanted.
+    """
+
+    gain: float
+    each_rps: float
+    cost: float
+    load_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +193,13 @@ def serving(counts: Vector, load_bins: int) -> Vector:
     return -_highest(-padded, load_bins + 1)[load_bins:]
 
 
-def answered_rps(counts: Vector, speed: Speed, bin_s: float) -> Vector:
-    """The throughput of the serving Bodies in each bin, given the number that is wanted at its beginning."""
+def answered_rps(counts: Vector, speed: Speed, bin_s: float, load_s: float | None = None) -> Vector:
+    """The throughput of the serving Bodies in each bin, given the number that is wanted at its beginning.
+
+    `load_s` is another time than their own after which they serve.
+    """
     rates = np.asarray(speed.rates_rps)
-    whole, part = divmod(speed.load_s / bin_s, 1.0)
+    whole, part = divmod((speed.load_s if load_s is None else load_s) / bin_s, 1.0)
     soon, later = (rates[np.minimum(speed.most, serving(counts, int(whole) + more)).astype(np.int64)] for more in (0, 1))
     return (1 - part) * soon + part * later
 
@@ -197,28 +225,53 @@ def never_wait_long(arrivals: Sequence[float], bin_s: float, rate_rps: float, wa
 
 
 def cheapest(
-    recent: Window, speed: Speed, slo_s: float, loss: float, *, least: int = 1, most: int = 10_000, reacts: bool = True
+    recent: Window,
+    speed: Speed,
+    slo_s: float,
+    loss: float,
+    *,
+    least: int = 1,
+    most: int = 10_000,
+    reacts: bool = True,
+    help_: Help | None = None,
 ) -> Rule:
-    """The rule with the fewest Bodies on average that loses at most this share; else the one that loses least."""
-    replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)))
-    floor, lost = replays.least_floor(np.zeros(len(recent.arrivals)), replays.most)
+    """The rule of least cost that loses at most this share; else the one that loses least.
+
+    Rules with Shadows are replayed where `help_` says what those add.
+    """
+    replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)), help_)
+    floor, lost = replays.least_floor(_Reaction.none(recent), replays.most)
     best = Rule(floor, 0.0, 0.0, lost, float(floor))
     if not reacts or best.floor <= least:
         return best
     for factor in FACTORS:
         for hold_s in HOLDS_S:
-            moving = wanted(recent, speed, factor, hold_s)
-            enough = best.loss <= loss
-            # With this floor or a higher one it is not cheaper; where it loses too much, so does a lower one.
-            top = max(least, math.ceil(best.bodies) - 1) if enough else replays.most
-            dear = float(np.maximum(moving, least).mean()) >= best.bodies
-            if enough and (dear or replays.lost(moving, top) > loss):
-                continue
-            floor, lost = replays.least_floor(moving, top)
-            bodies = float(np.minimum(replays.most, np.maximum(floor, moving)).mean())
-            if bodies < best.bodies if enough and lost <= loss else lost < best.loss:
-                best = Rule(floor, factor, hold_s, lost, bodies)
+            for reaction in replays.reactions(wanted(recent, speed, factor, hold_s)):
+                enough = best.loss <= loss
+                # With this floor or a higher one it is not cheaper; where it loses too much, so does a lower one.
+                top = max(least, math.ceil(best.bodies) - 1) if enough else replays.most
+                dear = float(np.maximum(reaction.bodies, least).mean()) >= best.bodies
+                if enough and (dear or replays.lost(reaction, top) > loss):
+                    continue
+                floor, lost = replays.least_floor(reaction, top)
+                cost = replays.cost(reaction, floor)
+                if cost < best.bodies if enough and lost <= loss else lost < best.loss:
+                    best = Rule(floor, factor, hold_s, lost, cost, reaction.shadows)
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Reaction:
+    """The number that a rule wants in each bin without its floor, and how many of these are Bodies from then on."""
+
+    wanted: Vector
+    bodies: Vector
+    shadows: bool = False
+
+    @staticmethod
+    def none(recent: Window) -> _Reaction:
+        zeros = np.zeros(len(recent.arrivals))
+        return _Reaction(zeros, zeros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,25 +284,54 @@ class _Replays:
     loss: float
     least: int
     most: int
+    help: Help | None = None
 
-    def lost(self, moving: Vector, floor: int) -> float:
+    def reactions(self, moving: Vector) -> list[_Reaction]:
+        """This reaction by Bodies alone, and by Shadows first where there are any."""
+        alone = _Reaction(moving, moving)
+        if self.help is None or self.help.load_s >= self.speed.load_s:
+            return [alone]
+        lasting = serving(moving, math.ceil(self.speed.load_s / self.recent.bin_s))
+        return [alone, _Reaction(moving, lasting, shadows=True)]
+
+    def lost(self, reaction: _Reaction, floor: int) -> float:
         """The loss of the rule with this reaction and floor."""
-        counts = np.minimum(self.most, np.maximum(floor, moving))
-        return late_share(self.recent, self.wait_s, answered_rps(counts, self.speed, self.recent.bin_s))
+        bodies_rps, shadows_rps = self._answered_rps(reaction, floor)
+        return late_share(self.recent, self.wait_s, bodies_rps + shadows_rps)
 
-    def least_floor(self, moving: Vector, most: int) -> tuple[int, float]:
+    def cost(self, reaction: _Reaction, floor: int) -> float:
+        """The mean number of Bodies, and of Shadows at what one costs in Bodies."""
+        bodies = float(self._counts(reaction.bodies, floor).mean())
+        if self.help is None or not reaction.shadows:
+            return bodies
+        _, shadows_rps = self._answered_rps(reaction, floor)
+        return bodies + self.help.cost * float(np.ceil(shadows_rps / self.help.each_rps - ROUNDING).mean())
+
+    def _counts(self, moving: Vector, floor: int) -> Vector:
+        return np.minimum(self.most, np.maximum(floor, moving))
+
+    def _answered_rps(self, reaction: _Reaction, floor: int) -> tuple[Vector, Vector]:
+        """The throughput of the serving Bodies, and what their Shadows add to it."""
+        bin_s = self.recent.bin_s
+        alone_rps = answered_rps(self._counts(reaction.bodies, floor), self.speed, bin_s)
+        if self.help is None or not reaction.shadows:
+            return alone_rps, np.zeros(len(alone_rps))
+        wanted_rps = answered_rps(self._counts(reaction.wanted, floor), self.speed, bin_s, self.help.load_s)
+        return alone_rps, np.clip(wanted_rps - alone_rps, 0.0, self.help.gain * alone_rps)
+
+    def least_floor(self, reaction: _Reaction, most: int) -> tuple[int, float]:
         """The least floor up to `most` with which this reaction loses no more than `loss`, and what it loses; else `most`."""
         mean = self.speed.bodies(self.recent.requests / max(self.recent.duration_s, 1e-9))
         low, high = self.least, min(most, max(self.least, 2 * mean))
-        found = self.lost(moving, high)
+        found = self.lost(reaction, high)
         while found > self.loss and high < most:
             low, high = high + 1, min(most, 2 * high)
-            found = self.lost(moving, high)
+            found = self.lost(reaction, high)
         if found > self.loss:
             return high, found
         while low < high:
             middle = (low + high) // 2
-            this = self.lost(moving, middle)
+            this = self.lost(reaction, middle)
             if this <= self.loss:
                 high, found = middle, this
             else:

@@ -1,0 +1,107 @@
+"""Shadows for what ready Bodies lack until further ones have started, by AsyFunc's pairings (`policies.asyfunc`).
+
+    rule wants n ─▶ n > what the ready Bodies answer with their Shadows   a Shadow for the next Body that has none
+                    n is met without the Shadow of least η                that Shadow ends
+                    n has lasted for a Body's load time                   a Body starts, or a Shadow becomes one
+
+A Shadow has at most as many cores as its Body. A model without a profile of its blocks, one whose blocks do not pay, and nodes
+that make no Shadows or have no room for one have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from gnomon_autoscaler.policies.asyfunc.lls import (
+    Demand,
+    LayerLevel,
+    Tick,
+    best_pairing,
+    orphans,
+    shadow_memory_bytes,
+)
+from gnomon_autoscaler.policies.asyfunc.mls import promotable
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, KnowledgeCache
+from gnomon_autoscaler.policies.gnomon.replay import Help
+from gnomon_autoscaler.replica_policy import FreeCapacity
+from gnomon_core.fleet import Instance
+from gnomon_core.scaling import DestroyShadow, Observation
+
+
+@dataclass(slots=True)
+class Pairs:
+    """The pairings of a function's Bodies, cached: they follow from its profile and settings alone."""
+
+    _cache: KnowledgeCache | None = field(default=None, init=False)
+    _options: Options = field(default_factory=Options, init=False)
+
+    def of(self, observation: Observation) -> tuple[Knowledge, Options] | None:
+        """The pairings, and AsyFunc's options for this function; None without a profile."""
+        settings = observation.settings
+        if self._cache is None or settings.weight_mode != self._options.weight_mode:
+            self._options = Options(weight_mode=settings.weight_mode, promotion=True)
+            self._cache = KnowledgeCache(self._options)
+        # A Shadow of more cores than its Body would only wait for it.
+        known = self._cache.of(replace(observation, settings=replace(settings, max_cores=settings.cores)))
+        return None if known is None else (known, self._options)
+
+
+def help_of(pairs: Pairs, observation: Observation, one_rps: float) -> Help | None:
+    """What Shadows of the ready Bodies would add, on the cores that they have and that are free; None for nothing.
+
+    `one_rps` is what a Body answers. A Shadow costs as much of a Body as it has of its memory or its cores, whichever is more.
+    """
+    found, ready = pairs.of(observation), observation.ready
+    if found is None or not ready:
+        return None
+    known, options = found
+    capacity = FreeCapacity(observation.nodes)
+    for shadow in observation.shadows:
+        capacity.take_for_shadow(shadow.node, -shadow.cores, -shadow.memory_bytes)
+    gains, costs, loads_s = list[float](), list[float](), list[float]()
+    for body in ready:
+        chosen = best_pairing(known, options, body, math.inf, capacity)
+        if chosen is None:
+            continue
+        pair, elsewhere = chosen.pair, chosen.pair.node is not None
+        memory_bytes = shadow_memory_bytes(known, options, chosen.parameter_bytes, elsewhere=elsewhere)
+        capacity.take_for_shadow(pair.node or body.node, pair.shadow_cores, memory_bytes)
+        gains.append(chosen.rate_rps / known.rates.rate_rps(body.cores) - 1)
+        costs.append(max(pair.shadow_cores / body.cores, memory_bytes / max(1, body.memory_bytes)))
+        loads_s.append(known.pairings.load_s(chosen.parameter_bytes))
+    if not gains:
+        return None
+    return Help(sum(gains) / len(ready), one_rps * sum(gains) / len(gains), sum(costs) / len(costs), max(loads_s))
+
+
+def shadows_for(
+    wanted: int | None, pairs: Pairs, observation: Observation, ending: Collection[str], capacity: FreeCapacity
+) -> LayerLevel:
+    """The Shadows that start or end so that the ready Bodies answer as much as `wanted` ones; None ends all of them."""
+    found = pairs.of(observation) if wanted is not None else None
+    lost = orphans(observation, ending)
+    if wanted is None or found is None:
+        serving = {body.id for body in observation.live} - set(ending)
+        own = (shadow for shadow in observation.shadows if shadow.partner in serving)
+        return LayerLevel(released=(*lost, *(DestroyShadow(shadow.id) for shadow in own)))
+    known, options = found
+    serving_bodies = tuple(body for body in observation.ready if body.id not in ending)
+    wanted_rps = wanted * known.rates.rate_rps(observation.settings.cores)
+    demand = Demand(wanted_rps, wanted_rps, f"{wanted} Bodies' worth is wanted")
+    level = Tick(known, options, observation, serving_bodies).scale_to(demand, capacity)
+    return replace(level, released=(*lost, *level.released))
+
+
+def next_bodies(pairs: Pairs, observation: Observation) -> list[Instance]:
+    """The Shadows that can become Bodies of the function's cores now, the best first."""
+    found = pairs.of(observation)
+    if found is None:
+        return []
+    known, options = found
+    promote = {node.name for node in observation.nodes if node.promotes}
+    memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
+    able = promotable(known, options, observation, 0.0, memory_bytes)
+    return [shadow for shadow in able if shadow.node in promote and shadow.cores >= observation.settings.cores]
