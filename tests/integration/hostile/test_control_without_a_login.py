@@ -220,7 +220,9 @@ def test_a_gateway_that_is_not_root_tells_its_user_from_its_functions(
         asked = f"{INTRUDER}\nout.update(intrude({gateway.host!r}, {gateway.port}, 'function'))"
         gateway.check_refused(villain.python(asked))
         # A child of it, into whose descriptors everybody of this user may look.
-        program = f"{shlex.quote(sys.executable)} -I -c {shlex.quote(gateway.intrusion('child'))}"
+        # Not by the virtual environment's link, which functions do not see where the clone lies under /tmp.
+        python = Path(sys.executable).resolve()
+        program = f"{shlex.quote(str(python))} -I -c {shlex.quote(gateway.intrusion('child'))}"
         gateway.check_refused(statuses_of(villain.shell(program)))
         # An orphan: the supervisor adopts it.
         villain.shell(f"(setsid {program} >/tmp/told 2>&1 &)")
