@@ -364,14 +364,15 @@ class Gnomon(ReplicaPolicyAdapter):
         return self.options.promotion and bool(observation.shadows)
 
     def _borrowing(self, observation: Observation, ending: set[str]) -> tuple[Resize, ...]:
-        """Resizes of idle Bodies with cores of their own, such as those of a former policy, which borrow cores from now on.
+        """Resizes of Bodies with cores of their own, such as those of a former policy, which borrow cores from now on.
 
-        Without lending, Bodies that borrow have the function's own cores from now on.
+        Busy Bodies too: one under steady load is never idle when the policy looks. Without lending, Bodies that borrow have the
+        function's own cores from now on.
         """
         if not lends(observation, self.options):
             return own_cores(observation)
         cores = body_cores(observation, self.options)
-        own = [body for body in observation.ready if body.idle_cores is None and not body.busy and body.id not in ending]
+        own = [body for body in observation.ready if body.idle_cores is None and body.id not in ending]
         return tuple(Resize(body.id, cores, IDLE_CORES) for body in own)
 
     def _towards(self, count: int, observation: Observation) -> tuple[Action, ...]:
