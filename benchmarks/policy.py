@@ -56,7 +56,6 @@ START_UP_S = 35.0
 SOURCES = ("core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/policy.py", "benchmarks/asyfunc_cluster.py")
 VARIANTS: Mapping[str, Options] = {f"without {name}": Options().without((name,)) for name in MECHANISMS} | {
     "without lending, shadows": Options().without(("lending", "shadows")),
-    "without lending, promotion": Options().without(("lending", "promotion")),
     "a window of 60 s": Options(window_s=60.0),
 }
 STARTS_S = (0.2, 1.0, 4.6)

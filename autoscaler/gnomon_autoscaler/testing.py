@@ -176,7 +176,6 @@ class MemoryFleet:
                 self._node_bytes,
                 cores - used[name],
                 max(0, self._node_bytes - held[name] * self._place_bytes),
-                promotes=True,
             )
             for name, cores in self._nodes
         )

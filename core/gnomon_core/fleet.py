@@ -30,8 +30,7 @@ class Node:
     """A machine or VM with its capacity. Free amounts are not allocated to any instance.
 
     `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them if no node has other free cores.
-    `pairs` is whether a Shadow can be made there now, `promotes` whether one can become a Body there, `lends` whether instances
-    there can borrow cores for a batch.
+    `pairs` is whether a Shadow can be made there now, `lends` whether instances there can borrow cores for a batch.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Node:
     reserve_cores: float = 0.0
     pairs: bool = True
     lends: bool = False
-    promotes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ _PLANNERS = ("batch", "batch+")
 _SPLITTERS = ("asyfunc", "asyfunc-")
 _BATCHING = (*_SPLITTERS, *_PLANNERS)
 _REPLAYING = ("gnomon",)
-MECHANISMS = ("reaction", "uncertainty", "queue", "lending", "shadows", "promotion")
+MECHANISMS = ("reaction", "uncertainty", "queue", "lending", "shadows")
 """The mechanisms of `gnomon` that can be disabled; `policies.gnomon.options` explains each."""
 _OPENFAAS = ("openfaas",)
 
@@ -289,7 +289,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/promotion", "promotion", flag, "true or false", "whether a Shadow may become a Body where another Body is needed", "", _SPLITTERS),
         Setting("gnomon/blocks", "blocks", choice("ratio", "contiguous"), "ratio or contiguous", "which layer blocks a Shadow may hold: those with most MACs for their weights, or the best and its neighbours, with one hand-over", "", _SPLITTERS),
         Setting("gnomon/reading", "readings", several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals (`arrivals`), a Shadow's loading counts (`loading`), memory is that of weights (`weights`), R_max has Shadows (`shadows`), dear memory counts less (`kappa`); or otherwise: η by the gain (`gain`), or by the objective (`objective`)", "none of them", _SPLITTERS),
-        Setting("gnomon/without", "without", several(*MECHANISMS), f"some of {', '.join(MECHANISMS)}, with commas between them", "what `gnomon` does without: rules that react to the last second, the uncertainty of a count, what waits, cores that are borrowed for each batch, Shadows until Bodies have started, Shadows that become Bodies", "none of them", _REPLAYING),
+        Setting("gnomon/without", "without", several(*MECHANISMS), f"some of {', '.join(MECHANISMS)}, with commas between them", "what `gnomon` does without: rules that react to the last second, the uncertainty of a count, what waits, cores that are borrowed for each batch, Shadows until Bodies have started", "none of them", _REPLAYING),
         Setting("gnomon/ablation", "ablation", choice("layers", "adaptive", "both"), "layers, adaptive or both", "what `asyfunc-` does without: Shadows, adaptive scheduling, or both", "", ("asyfunc-",)),
     )),
 )  # fmt: skip

@@ -437,7 +437,6 @@ class SimulatedNode:
             free_memory_bytes=max(0, self.unclaimed_bytes - self._pool.target * CONTAINER_BYTES),
             reserve_cores=reserve,
             lends=True,
-            promotes=True,
         )
 
     @property

@@ -110,7 +110,6 @@ class LocalNode:
             free_memory_bytes=max(0, self.unallocated_memory_bytes - self._pool_bytes),
             reserve_cores=round(reserve_cores, 6),
             lends=self._lends,
-            promotes=True,
         )
 
     @property

@@ -22,7 +22,6 @@ from gnomon_core.scaling import (
     History,
     Observation,
     PolicyState,
-    PromoteShadow,
 )
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.made_up_models import BlockPlan, made_up_profile
@@ -191,22 +190,6 @@ def test_shadows_end_when_the_bodies_answer_what_is_wanted_and_when_their_body_e
     assert of_kind(DestroyShadow, actions) == [DestroyShadow("s0")]
     orphan = (*bodies(1), shadow("s9", "b9", "n0"))
     assert DestroyShadow("s9") in decided(policy(), seen(IN_BURST, orphan))[0]
-
-
-def test_a_shadow_that_has_a_bodys_cores_becomes_the_next_body_where_nodes_promote() -> None:
-    lasting = later(replace(seen(IN_BURST, (*bodies(2), shadow("s0", "b0", "n0")), promotes=True), now_s=301.0), 5.5, 60.0)
-    calm = seen(BURSTS[:-20], bodies(2), promotes=True)
-
-    def promoted(chosen: Gnomon, observation: Observation = lasting) -> list[PromoteShadow]:
-        found: list[PromoteShadow] = of_kind(PromoteShadow, decided(chosen, calm, observation)[1])
-        return found
-
-    assert promoted(policy()) == [PromoteShadow("s0")]
-    assert promoted(policy("promotion")) == []
-    elsewhere = replace(lasting, nodes=tuple(replace(node, promotes=False) for node in lasting.nodes))
-    assert promoted(policy(), elsewhere) == []
-    small = (*bodies(2), shadow("s0", "b0", "n0", cores=1))
-    assert promoted(policy(), replace(lasting, instances=small)) == [], "the rule counts Bodies of two cores"
 
 
 def served(load: Sequence[tuple[int, int, bool]]) -> Timeline:

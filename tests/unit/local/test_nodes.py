@@ -181,7 +181,7 @@ def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> 
 
 
 def test_nothing_is_reserved_or_lent_unless_asked_for() -> None:
-    assert LocalNode((0, 1), 2, GIB).value() == Node(os.uname().nodename, 2, GIB, 2, GIB, promotes=True)
+    assert LocalNode((0, 1), 2, GIB).value() == Node(os.uname().nodename, 2, GIB, 2, GIB)
     assert LocalNode((0, 1), 2, GIB, lends=True).value().lends
 
 

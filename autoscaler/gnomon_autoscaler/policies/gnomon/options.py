@@ -15,7 +15,6 @@ class Options:
     `reaction`: rules follow the arrivals of the last second; else the number is a floor. `uncertainty`: see `spread`. `queue`:
     what waits counts beside the rule. `lending`: where nodes lend cores, a Body borrows up to all cores of its node for each
     batch; else it has the function's own number. `shadows`: rules may meet a reaction with Shadows until Bodies have started.
-    `promotion`: a Shadow that has the cores of a Body becomes the next one.
     """
 
     loss: float = 0.001
@@ -27,7 +26,6 @@ class Options:
     queue: bool = True
     lending: bool = True
     shadows: bool = True
-    promotion: bool = True
 
     def without(self, names: tuple[str, ...]) -> Options:
         """These options without the named mechanisms."""

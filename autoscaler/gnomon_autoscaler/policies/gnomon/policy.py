@@ -35,10 +35,9 @@ from itertools import accumulate
 from typing import cast
 
 from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
-from gnomon_autoscaler.policies.asyfunc.mls import as_bodies
 from gnomon_autoscaler.policies.gnomon.options import Options
 from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, cheapest, never_wait_long, window
-from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, next_bodies, shadows_for
+from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, shadows_for
 from gnomon_autoscaler.replica_policy import (
     DesiredCount,
     FreeCapacity,
@@ -65,7 +64,6 @@ from gnomon_core.scaling import (
     DestroyBody,
     Observation,
     PolicyState,
-    PromoteShadow,
     Resize,
     StateValue,
 )
@@ -265,18 +263,15 @@ def _by_concurrency(observation: Observation, remembered: dict[str, StateValue])
 def _observed_starts(observation: Observation, memory: Memory) -> dict[str, StateValue]:
     """The load time by Bodies that were starting at the last decision and are ready now, as a decaying maximum.
 
-    Half a period is subtracted, the mean time between readiness and its observation. A Shadow that becomes a Body is left out: it
-    has loaded a part already.
+    Half a period is subtracted, the mean time between readiness and its observation.
     """
-    before, shadows = (_names_in(memory, key) for key in ("starting", "shadow_ids"))
-    starting = {body.id for body in observation.live if body.state is InstanceState.STARTING}
-    # A Shadow that is being promoted is listed as a starting Body: it is remembered as a Shadow until it is ready.
-    once_shadows = {shadow.id for shadow in observation.shadows} | (shadows & starting)
+    before = _names_in(memory, "starting")
+    starting = sorted(body.id for body in observation.live if body.state is InstanceState.STARTING)
     took_s = [max(0.0, observation.now_s - body.started_s - PERIOD_S / 2) for body in observation.ready if body.id in before]
     load_s = timestamp_in(memory, "load_s")
     if took_s:
         load_s = max(took_s) if load_s is None else max(*took_s, 0.8 * load_s + 0.2 * max(took_s))
-    return {"starting": tuple(sorted(starting - once_shadows)), "shadow_ids": tuple(sorted(once_shadows)), "load_s": load_s}
+    return {"starting": tuple(starting), "load_s": load_s}
 
 
 def _names_in(memory: Memory, key: str) -> set[str]:
@@ -352,16 +347,12 @@ class Gnomon(ReplicaPolicyAdapter):
         if wanted is None and not observation.shadows:
             return LayerLevel()
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
-        promoted = [action.id for action in bodies if isinstance(action, PromoteShadow)]
         capacity = FreeCapacity(observation.nodes)
         memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
         for action in bodies:
             if isinstance(action, CreateBody) and action.node is not None:
                 capacity.take(action.node, action.cores, memory_bytes)
-        return shadows_for(wanted, self._pairs, as_bodies(observation, promoted), ending, capacity)
-
-    def _promotes(self, observation: Observation) -> bool:
-        return self.options.promotion and bool(observation.shadows)
+        return shadows_for(wanted, self._pairs, observation, ending, capacity)
 
     def _borrowing(self, observation: Observation, ending: set[str]) -> tuple[Resize, ...]:
         """Resizes of Bodies with cores of their own, such as those of a former policy, which borrow cores from now on.
@@ -378,8 +369,7 @@ class Gnomon(ReplicaPolicyAdapter):
     def _towards(self, count: int, observation: Observation) -> tuple[Action, ...]:
         missing = count - len(observation.live)
         if missing <= 0 or not lends(observation, self.options):
-            risen = next_bodies(self._pairs, observation)[:missing] if missing > 0 and self._promotes(observation) else []
-            return (*(PromoteShadow(shadow.id) for shadow in risen), *actions_towards(count - len(risen), observation))
+            return actions_towards(count, observation)
         cores = body_cores(observation, self.options)
         return tuple(
             replace(action, cores=cores, idle_cores=IDLE_CORES)

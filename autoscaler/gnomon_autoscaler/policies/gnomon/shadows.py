@@ -2,7 +2,7 @@
 
     rule wants n ─▶ n > what the ready Bodies answer with their Shadows   a Shadow for the next Body that has none
                     n is met without the Shadow of least η                that Shadow ends
-                    n has lasted for a Body's load time                   a Body starts, or a Shadow becomes one
+                    n has lasted for a Body's load time                   a Body starts
 
 A Shadow has at most as many cores as its Body. A model without a profile of its blocks, one whose blocks do not pay, and nodes
 that make no Shadows or have no room for one have none.
@@ -22,12 +22,10 @@ from gnomon_autoscaler.policies.asyfunc.lls import (
     orphans,
     shadow_memory_bytes,
 )
-from gnomon_autoscaler.policies.asyfunc.mls import promotable
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, KnowledgeCache
 from gnomon_autoscaler.policies.gnomon.replay import Help
 from gnomon_autoscaler.replica_policy import FreeCapacity
-from gnomon_core.fleet import Instance
 from gnomon_core.scaling import DestroyShadow, Observation
 
 
@@ -42,7 +40,7 @@ class Pairs:
         """The pairings, and AsyFunc's options for this function; None without a profile."""
         settings = observation.settings
         if self._cache is None or settings.weight_mode != self._options.weight_mode:
-            self._options = Options(weight_mode=settings.weight_mode, promotion=True)
+            self._options = Options(weight_mode=settings.weight_mode)
             self._cache = KnowledgeCache(self._options)
         # A Shadow of more cores than its Body would only wait for it.
         known = self._cache.of(replace(observation, settings=replace(settings, max_cores=settings.cores)))
@@ -93,15 +91,3 @@ def shadows_for(
     demand = Demand(wanted_rps, wanted_rps, f"{wanted} Bodies' worth is wanted")
     level = Tick(known, options, observation, serving_bodies).scale_to(demand, capacity)
     return replace(level, released=(*lost, *level.released))
-
-
-def next_bodies(pairs: Pairs, observation: Observation) -> list[Instance]:
-    """The Shadows that can become Bodies of the function's cores now, the best first."""
-    found = pairs.of(observation)
-    if found is None:
-        return []
-    known, options = found
-    promote = {node.name for node in observation.nodes if node.promotes}
-    memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
-    able = promotable(known, options, observation, 0.0, memory_bytes)
-    return [shadow for shadow in able if shadow.node in promote and shadow.cores >= observation.settings.cores]
