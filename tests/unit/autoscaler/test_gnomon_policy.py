@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.gnomon import Gnomon, Options
+from gnomon_autoscaler.policies.gnomon.policy import speed_of
 from gnomon_autoscaler.policies.gnomon.replay import Speed, answered_rps, cheapest, late_share, wanted, window
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.replica_policy import inner_memory
@@ -118,6 +119,27 @@ def test_bodies_have_the_functions_own_cores_elsewhere(policy: Gnomon) -> None:
     created = [action for action in decision.actions if isinstance(action, CreateBody)]
     assert created
     assert {(action.cores, action.idle_cores) for action in created} == {(2, None)}
+
+
+def test_a_node_takes_as_many_bodies_as_have_all_the_cores_that_their_profile_covers() -> None:
+    """A profile of up to two cores: nodes of 16 hold eight Bodies each, and not one."""
+    observation = replace(seen(rps=400.0), profile=made_up_profile((BlockPlan(1.0, 10**6),), (1.0,), cores=(1, 2)))
+    for most, useful in ((12, 12), (100, 4 * 8)):
+        speed = speed_of(
+            replace(observation, settings=replace(observation.settings, scale=ScaleSettings(max=most))), Options(), None
+        )
+        assert speed is not None
+        assert speed.most == useful
+
+
+def test_a_body_that_borrows_is_placed_where_most_cores_are_left_for_it() -> None:
+    """What the function's other Bodies may borrow there is not left."""
+    nodes = (Node("large", 40, 10**9, 40.0, 10**9, lends=True), Node("small", 20, 10**9, 20.0, 10**9, lends=True))
+    observation = replace(seen(rps=400.0), nodes=nodes)
+    decision, _ = Gnomon(Options()).decide(observation, PolicyState())
+    created = [action for action in decision.actions if isinstance(action, CreateBody)]
+    assert [action.node for action in created] == ["large", "large", "small"]
+    assert {(action.cores, action.idle_cores) for action in created} == {(16, 1)}
 
 
 def test_bodies_of_another_policy_give_their_cores_back_also_while_they_are_busy() -> None:

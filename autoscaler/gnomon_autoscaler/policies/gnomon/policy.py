@@ -46,7 +46,6 @@ from gnomon_autoscaler.replica_policy import (
     actions_towards,
     count_in,
     counts_in,
-    creations,
     inner_memory,
     memory_of,
     own_cores,
@@ -217,17 +216,19 @@ def speed_of(observation: Observation, options: Options, load_s: float | None) -
 
 
 def _on_borrowed_cores(observation: Observation, cores: int, rate_rps: Callable[[int], float]) -> tuple[float, ...]:
-    """The throughput of 0, 1, 2, … Bodies that borrow their nodes' cores: one on each node, the node with most cores first.
+    """The throughput of 0, 1, 2, … Bodies that borrow up to `cores` of their nodes: as many on a node as have those at once.
 
-    A second Body on a node would share the same cores, and the latency of both would be unpredictable.
+    A node has one more Body only where it has fewer cores than that. Any other would share the cores of those that are there, and
+    the latency of all would be unpredictable. Nodes take turns, the one with most cores first.
     """
     claimed = Counter[str]()
     for body in observation.live:
         # The cores of the function's own Bodies are available to its Bodies.
         claimed[body.node] += body.cores if body.idle_cores is None else body.idle_cores
-    left = sorted((int(node.free_cores + claimed[node.name]) for node in observation.nodes), reverse=True)
-    ones_rps = [rate_rps(min(cores, free)) for free in left[: observation.settings.scale.max] if free > 0]
-    return tuple(accumulate(ones_rps, initial=0.0))
+    left = sorted((free for node in observation.nodes if (free := int(node.free_cores + claimed[node.name])) > 0), reverse=True)
+    turns = range(max(1, left[0] // cores)) if left else ()
+    sizes = [min(cores, free) for turn in turns for free in left if turn < max(1, free // cores)]
+    return tuple(accumulate(map(rate_rps, sizes[: observation.settings.scale.max]), initial=0.0))
 
 
 def lends(observation: Observation, options: Options) -> bool:
@@ -370,11 +371,24 @@ class Gnomon(ReplicaPolicyAdapter):
         missing = count - len(observation.live)
         if missing <= 0 or not lends(observation, self.options):
             return actions_towards(count, observation)
-        cores = body_cores(observation, self.options)
-        return tuple(
-            replace(action, cores=cores, idle_cores=IDLE_CORES)
-            for action in creations(missing, IDLE_CORES, observation, FreeCapacity(observation.nodes))
-        )
+        return _borrowers(missing, body_cores(observation, self.options), observation)
+
+
+def _borrowers(number: int, cores: int, observation: Observation) -> tuple[CreateBody, ...]:
+    """New Bodies that borrow up to `cores`, each on the node where most are left once all borrow what they may."""
+    capacity = FreeCapacity(observation.nodes)
+    for body in observation.live:
+        if body.idle_cores is not None:
+            capacity.take(body.node, body.cores - body.idle_cores)
+    memory_bytes = max((instance.memory_bytes for instance in observation.instances), default=0)
+    created: list[CreateBody] = []
+    for _ in range(number):
+        node = capacity.best_node(cores, memory_bytes) or capacity.best_node(IDLE_CORES, memory_bytes)
+        if node is not None:
+            capacity.take(node, cores, memory_bytes)
+        # With None, as all cores are in use or lent, the platform decides, and may refuse.
+        created.append(CreateBody(cores, node, idle_cores=IDLE_CORES))
+    return tuple(created)
 
 
 def _wanted(memory: Memory) -> int | None:
