@@ -33,7 +33,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class Help:
     load_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Speed:
     """The throughput of 0, 1, 2, … Bodies, in batches that take `batch_s`; a Body serves `load_s` after it was wanted.
 
@@ -92,6 +92,11 @@ class Speed:
     rates_rps: tuple[float, ...]
     batch_s: float
     load_s: float
+
+    @cached_property
+    def rates(self) -> Vector:
+        """`rates_rps` as an array. Of 10,000 Bodies it takes 0.25 ms to make, and a replay reads it hundreds of times."""
+        return np.asarray(self.rates_rps)
 
     @property
     def most(self) -> int:
@@ -171,7 +176,7 @@ def wanted(recent: Window, speed: Speed, factor: float, hold_s: float) -> Vector
     ends = np.arange(len(recent.arrivals))
     last_second = total[ends] - total[np.maximum(0, ends - back)]
     rates_rps = factor * last_second / (back * recent.bin_s) * (1 - ROUNDING)
-    needed = np.minimum(speed.most, np.searchsorted(np.asarray(speed.rates_rps), rates_rps)).astype(np.float64)
+    needed = np.minimum(speed.most, np.searchsorted(speed.rates, rates_rps)).astype(np.float64)
     return _highest(needed, max(1, round(hold_s / recent.bin_s)))
 
 
@@ -198,9 +203,8 @@ def answered_rps(counts: Vector, speed: Speed, bin_s: float, load_s: float | Non
 
     `load_s` is another time than their own after which they serve.
     """
-    rates = np.asarray(speed.rates_rps)
     whole, part = divmod((speed.load_s if load_s is None else load_s) / bin_s, 1.0)
-    soon, later = (rates[np.minimum(speed.most, serving(counts, int(whole) + more)).astype(np.int64)] for more in (0, 1))
+    soon, later = (speed.rates[np.minimum(speed.most, serving(counts, int(whole) + more)).astype(np.int64)] for more in (0, 1))
     return (1 - part) * soon + part * later
 
 
