@@ -2,7 +2,7 @@
 
     python -m benchmarks.policy [--quick] [--stretch SECONDS] [--models NAME …] [--parts PART …] [--afresh] [--processes N]
 
-Everything but the time to decide is simulated: profiles as published, extrapolated beyond two cores with 5 % serial work, an
+Everything is simulated: profiles as published, extrapolated beyond two cores with 5 % serial work, an
 objective of 1.5 × t(16, 8), 13 nodes of 26 cores, private weights. Nothing is set per model: `gnomon` has the objective and a
 bound of 26 cores. Start-up counts; what is late after the first 35 s stands beside it. The parts:
 
@@ -12,8 +12,7 @@ bound of 26 cores. Start-up counts; what is late after the first 35 s stands bes
 - `starts`: two models under MMPP and on/off whose Bodies take 0.2, 1 and 4.6 s to start, on nodes that lend cores and on nodes
   that do not, with and without Shadows; beside `kpa`, `od` and `asyfunc`;
 - `ablation`: two models without each mechanism, with other schedulers, with 16 cores, and with a window of 60 s;
-- `latency`: the 95th percentile beside `kpa` with the memory nearest to that of `gnomon`, its target swept;
-- `decide`: CPU time to decide for 1,000 functions for a second, of rates between 0.01 and 100 requests/s.
+- `latency`: the 95th percentile beside `kpa` with the memory nearest to that of `gnomon`, its target swept.
 
 Results are kept in .cache/benchmarks until the code changes, so that an interrupted run goes on where it was.
 """
@@ -25,7 +24,6 @@ import math
 import multiprocessing
 import os
 import random
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -35,10 +33,8 @@ from benchmarks.programs import ROOT, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, write
 from gnomon_autoscaler.policies.gnomon import Gnomon, Options
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.policy_registry import PolicyPlugin
-from gnomon_core.scaling import History, Observation, PolicyState
-from gnomon_core.settings import MECHANISMS, ScaleSettings, Settings
+from gnomon_core.settings import MECHANISMS
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.events import stream
 from gnomon_simulator.profiles import modelled
@@ -49,7 +45,7 @@ MODELS = (
     "yolov8x", "ssd300_vgg16", "vgg19", "vgg16", "efficientnet_b5", "vit_b_16", "inception_v3", "resnet101", "resnet50",
 )  # fmt: skip
 TWO = ("yolov8x", "ssd300_vgg16")
-PARTS = ("models", "traffic", "small", "starts", "ablation", "latency", "decide")
+PARTS = ("models", "traffic", "small", "starts", "ablation", "latency")
 SERIAL, SLO, NODES = 0.05, 1.5, 13
 HOUR_S, QUARTER_S, QUICK_S = 3600.0, 900.0, 60.0
 START_UP_S = 35.0
@@ -280,43 +276,6 @@ def judged(key: str, value: float, unit: str, goal: float | None, detail: str, *
     return Figure(key, value, unit, goal, ">=" if least else "<=", "met" if met else "missed", f"simulated: {detail}")
 
 
-FUNCTIONS, DECIDED_S = 1000, 10
-
-
-def decide() -> list[Figure]:
-    """CPU time to decide for many functions for a second, each asked twice a second and with its own phase of replays."""
-    chance = random.Random(1)
-    model = read_model(ROOT / "profiles" / "resnet50.json", SERIAL)
-    nodes = tuple(Node(f"n{number}", NODE_CORES, NODE_BYTES, 20.0, NODE_BYTES, lends=True) for number in range(NODES))
-    functions = []
-    for _ in range(FUNCTIONS):
-        rate_rps = 10 ** chance.uniform(-2, 2)
-        settings = Settings(
-            autoscaler="gnomon", slo_s=0.1, max_batch=8, cores=16, max_cores=NODE_CORES, scale=ScaleSettings(max=20)
-        )
-        body = Instance("i", "f", 1, "n0", NODE_CORES, 10**8, InstanceState.READY, 0.0, idle_cores=1)
-        bins = [0.0] * 600
-        for arrival_s in poisson(rate_rps, 299.9, chance):
-            bins[int(arrival_s / 0.5)] += 1
-        functions.append((Gnomon(Options()), settings, body, bins, PolicyState()))
-    spent_s = 0.0
-    for turn in range(2 * (DECIDED_S + 5)):
-        now_s = 300.0 + turn / 2
-        for place, (policy, settings, body, bins, state) in enumerate(functions):
-            if turn < 10 and place % 10 != turn:
-                continue  # each function's first replay at a time of its own
-            history = History(0.5, now_s, bins, bins, bins, bins)
-            seen = Observation(now_s, "f", settings, (body,), nodes, 0, 0, 0.0, now_s, history, profile=model)
-            begun_s = time.process_time()
-            _, after = policy.decide(seen, state)
-            spent_s += (time.process_time() - begun_s) if turn >= 10 else 0.0
-            functions[place] = (policy, settings, body, bins, after)
-    value_ms = 1e3 * spent_s / DECIDED_S
-    met = "met" if value_ms <= 20.0 else "missed"
-    detail = f"measured over {DECIDED_S} s; each is asked twice a second and replays every 5 s"
-    return [Figure(f"decide: {FUNCTIONS} functions", value_ms, "ms of CPU a second", 20.0, "<=", met, detail)]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, metavar="NAME", help="only these")
@@ -347,8 +306,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = {part: runs_of(part, asked.models, QUICK_S if pace.quick else lengths_s.get(part, stretch_s)) for part in asked.parts}
     found = all_of({run for runs in parts.values() for run in runs}, kept, asked, keep=not pace.quick)
     figures = [figure for part, runs in parts.items() for figure in figures_of(part, {run: found[run] for run in runs}) if runs]
-    if "decide" in asked.parts:
-        figures += decide()
     write("policy", figures, repeats=1, packages=("gnomon", "numpy"), folder=pace.results)
 
 

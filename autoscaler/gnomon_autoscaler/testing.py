@@ -80,7 +80,8 @@ class MemoryFunction:
 class MemoryFleet:
     """A `ScaledFleet` in memory: nodes with cores, instances that are ready `start_s` after they were created.
 
-    With `places` it is like Lambda: so many instances there may be, each in the place of the largest.
+    With `places` it is like Lambda: so many instances there may be, each in the place of the largest. With `lends` its nodes lend
+    cores to batches.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class MemoryFleet:
         nodes: Sequence[tuple[str, int]] = (("node-1", 64),),
         start_s: float = 0.0,
         places: int | None = None,
+        *,
+        lends: bool = False,
     ) -> None:
         self.known: dict[str, MemoryFunction] = {}
         self.now_s = now_s
@@ -96,6 +99,7 @@ class MemoryFleet:
         self._start_s = start_s
         self._made = 0
         self._places = places
+        self._lends = lends
         self._node_bytes = 2**40 if places is None else places * PLACE_BYTES
         self._place_bytes = 0 if places is None else PLACE_BYTES
 
@@ -176,6 +180,7 @@ class MemoryFleet:
                 self._node_bytes,
                 cores - used[name],
                 max(0, self._node_bytes - held[name] * self._place_bytes),
+                lends=self._lends,
             )
             for name, cores in self._nodes
         )
@@ -191,14 +196,15 @@ class MemoryActuator(Actuator[None]):
     def create_body(self, action: CreateBody) -> None:
         self._fleet.refuse_without_place()
         nodes = self._fleet.nodes()
-        fitting = [node.name for node in nodes if node.free_cores >= action.cores and action.node in (None, node.name)]
+        cores = action.cores if action.idle_cores is None else action.idle_cores
+        fitting = [node.name for node in nodes if node.free_cores >= cores and action.node in (None, node.name)]
         if not fitting:
-            raise GnomonError(503, "no_capacity", f"No node has {action.cores} cores free.", "Remove a function or add a node.")
+            raise GnomonError(503, "no_capacity", f"No node has {cores} cores free.", "Remove a function or add a node.")
         own_mb = self._known.settings.memory_mb
         size_mb = action.memory_mb or own_mb
         memory_bytes = MEMORY_BYTES if size_mb is None else size_mb * MEGABYTE
         memory_mb = action.memory_mb if action.memory_mb != own_mb else None
-        self._fleet.add(self._function, action.cores, fitting[0], memory_bytes, memory_mb=memory_mb)
+        self._fleet.add(self._function, action.cores, fitting[0], memory_bytes, memory_mb=memory_mb, idle_cores=action.idle_cores)
 
     def destroy_body(self, action: DestroyBody) -> None:
         self._end(action.id)
@@ -236,7 +242,8 @@ class MemoryActuator(Actuator[None]):
         self._let_work(shadow.partner, action.id, None)
 
     def resize(self, action: Resize) -> None:
-        self._known.instances[action.id] = replace(self._known.instances[action.id], cores=action.cores, coming_cores=None)
+        resized = replace(self._known.instances[action.id], cores=action.cores, coming_cores=None, idle_cores=action.idle_cores)
+        self._known.instances[action.id] = resized
 
     def set_buffer_plan(self, action: SetBufferPlan) -> None:
         self._known.plan = action
@@ -270,12 +277,13 @@ class Timeline(MemoryFunction):
         runner: Runner | None = None,
         profile: ModelProfile | None = None,
         places: int | None = None,
+        lends: bool = False,
     ) -> None:
         super().__init__(settings, profile=profile)
         self.now_s = 0.0
         self.decisions: list[tuple[float, Decision]] = []
         self.errors: list[str] = []
-        self.fleet = MemoryFleet(lambda: self.now_s, nodes, start_s, places)
+        self.fleet = MemoryFleet(lambda: self.now_s, nodes, start_s, places, lends=lends)
         self.fleet.known[FUNCTION] = self
         self.runner = runner or Runner(FUNCTION, policies)
         self._ticks = 0
