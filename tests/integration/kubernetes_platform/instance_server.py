@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +17,7 @@ from gnomon_runtime.http_app import create_app
 from tests.unit.runtime.conftest import forget_handlers
 
 Application: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
+QUIET_S, DRAIN_S = 0.5, 10.0
 _LOADING = threading.Lock()
 """Nodes that are played load handlers in threads of their own, and each forgets what was loaded before."""
 
@@ -39,17 +42,22 @@ class Served:
     def __init__(self, host: str, port: int, app: Application) -> None:
         def bounded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
             # gunicorn ends a body where its length says; this server would wait for more.
+            self._last_request_s = time.monotonic()
             length = int(environ.get("CONTENT_LENGTH") or 0)
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
             return app(environ, start)
 
+        self._last_request_s = -math.inf
         self._server = make_server(host, port, bounded, threaded=True, request_handler=Quiet)
         self.address = f"http://{host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Answer what is in flight, and stop."""
+        """Stop once no request has come for a while, as gunicorn's worker of an image does, and answer what is in flight."""
+        ends_s = time.monotonic() + DRAIN_S
+        while time.monotonic() < min(ends_s, self._last_request_s + QUIET_S):
+            time.sleep(0.02)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
