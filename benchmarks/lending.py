@@ -1,4 +1,4 @@
-"""Two functions that compete for the cores of one machine, live: `gnomon` with and without lent cores, beside `kpa`.
+"""Two functions that compete for the cores of one machine, live: `gnomon` with and without lent cores, beside the other policies.
 
     python -m benchmarks.lending [--quick] [--repeats N] [--seconds S] [--model NAME]
 
@@ -9,7 +9,8 @@ take turns:
 
 - `gnomon`: one Body a function, which borrows cores for each batch;
 - `gnomon without lending`: Bodies of one core each, as many as the rule says;
-- `kpa`: the same Bodies, by Knative's rule.
+- `kpa`, `od`: the same Bodies in the same batches, by Knative's rule and by the rate of the last second;
+- `asyfunc`: Bodies of one core, and Shadows; `batch`: BATCH's plan of batches and instances.
 
 A request is late if it is not answered within the objective, 5 × the time of one sample on one core. Memory is what instances
 reserve, in the mean. CPU seconds are those of the instances. The gateway and the load generator run on the same cores.
@@ -46,6 +47,9 @@ POLICIES: Mapping[str, Mapping[str, str]] = {
     "gnomon": {"gnomon/autoscaler": "gnomon"},
     "gnomon without lending": {"gnomon/autoscaler": "gnomon", "gnomon/without": "lending"},
     "kpa": {"gnomon/autoscaler": "kpa", "gnomon/scheduler": "economical"},
+    "od": {"gnomon/autoscaler": "od", "gnomon/scheduler": "economical"},
+    "asyfunc": {"gnomon/autoscaler": "asyfunc", "gnomon/max-cores": "1"},
+    "batch": {"gnomon/autoscaler": "batch"},
 }
 REPEATS, QUICK_REPEATS = 5, 1
 SECONDS, QUICK_S = 120.0, 10.0
