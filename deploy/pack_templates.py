@@ -1,6 +1,6 @@
 """`make templates`: puts what images need beside their Dockerfiles, so that each folder is a context of its own.
 
-    templates/gnomon-body, gnomon-shadow        functions; the second has links to the first's: they differ in their handler alone
+    templates/gnomon-body, …                    functions; the others have links to the first's: they differ in `function` alone
     deploy/images/gateway, coordinator          our own programs
 
     gnomon-VERSION-py3-none-any.whl     this repository as a wheel, not kept in git
@@ -34,7 +34,8 @@ from deploy.install import cpu_index_answers  # noqa: E402 - found by the line a
 
 PUBLIC_INDEX = "https://download.pytorch.org/whl/cpu"
 TEMPLATE = ROOT / "templates" / "gnomon-body"
-SHADOW = ROOT / "templates" / "gnomon-shadow"
+LIKE_A_BODY = (ROOT / "templates" / "gnomon-shadow", ROOT / "templates" / "gnomon-application")
+"""Templates of the same image."""
 IMAGES = ROOT / "deploy" / "images"
 PROJECT = ROOT / "pyproject.toml"
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -54,11 +55,11 @@ class Context:
         return self.folder / "requirements.txt"
 
 
-# Models may be in S3, for which there is boto3.
-BODY = Context(TEMPLATE, ("body", "lambda"))
+# Models may be in S3, for which there is boto3; an application's container has a gateway of its own. Handlers are built into
+# images by others: what builds them on one machine stays out.
+BODY = Context(TEMPLATE, ("body", "gateway", "lambda"), left_out=("uv",))
 CONTEXTS = (
     BODY,
-    # Handlers are built into images by others: what builds them on one machine stays out of this one.
     Context(IMAGES / "gateway", ("gateway", "kubernetes", "lambda"), left_out=("uv",)),
     Context(IMAGES / "coordinator", ("node",)),
 )
@@ -67,7 +68,7 @@ CONTEXTS = (
 def pack_wheel() -> Path:
     """Build the wheel and let it replace an older one everywhere."""
     # The wheel has the templates in it: one that lay there would be packed twice, and each wheel be twice as large as the last.
-    for place in (SHADOW, *(context.folder for context in CONTEXTS)):
+    for place in (*LIKE_A_BODY, *(context.folder for context in CONTEXTS)):
         for old in place.glob("gnomon-*.whl"):
             old.unlink()
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +78,8 @@ def pack_wheel() -> Path:
         with zipfile.ZipFile(built) as packed:
             if inside := [name for name in packed.namelist() if name.endswith(".whl")]:
                 raise SystemExit(f"{built.name} has wheels in it: {', '.join(inside)}")
-        (SHADOW / built.name).symlink_to(Path("..", TEMPLATE.name, built.name))
+        for like_it in LIKE_A_BODY:
+            (like_it / built.name).symlink_to(Path("..", TEMPLATE.name, built.name))
         for context in CONTEXTS:
             shutil.copyfile(built, context.folder / built.name)
         return TEMPLATE / built.name

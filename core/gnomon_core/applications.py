@@ -15,10 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.functions import FunctionKey
-from gnomon_core.settings import Settings
+from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.settings import APPLICATION, Settings
 
-WHERE_SERVED = "Applications are served by `gnomon serve` on one machine and on Lambda."
+WHERE_SERVED = (
+    "`gnomon serve` serves applications on one machine and on Lambda; on a cluster, an application is a function's image, built "
+    "from the template gnomon-application."
+)
+POLICY = "infaas"
+"""The scaling policy of applications, which decides about all members together. Another one decides about each by itself."""
+IMAGE = "gnomon/body"
+"""The image of an endpoint that no stack file describes. Its instances run the models of members, not this image's handler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,89 @@ class RegisteredModel:
         return architecture_of(self.model)
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredApplication:
+    """An application as its file declares it: the endpoint, and the accuracy of each model, None where it is unknown.
+
+    The models are `name`, of which the newest version is taken, or `name@version`.
+    """
+
+    endpoint: FunctionSpec
+    models: Mapping[str, float | None]
+
+    @property
+    def key(self) -> FunctionKey:
+        return self.endpoint.key
+
+
+def read_application(document: object) -> DeclaredApplication:
+    """The application that a file declares.
+
+        name: photos
+        models:
+          efficientnet-lite0: 0.751
+        annotations:                     # the endpoint's; labels likewise
+          gnomon/max-batch: "4"
+
+    Raises:
+        GnomonError: 400 `invalid_application`, `invalid_accuracy`, or what is wrong with an annotation.
+
+    """
+    if not isinstance(document, Mapping):
+        raise _invalid("It is not a mapping.")
+    for key in document:
+        if key not in _KEYS:
+            raise _invalid(f"It has the key {str(key)[:50]!r}.")
+    name, models = document.get("name"), document.get("models")
+    if not isinstance(name, str):
+        raise _invalid("It has no name.")
+    if not isinstance(models, Mapping) or not models or not all(isinstance(model, str) for model in models):
+        raise _invalid("It has no models.")
+    annotations, labels = (document.get(key) or {} for key in ("annotations", "labels"))
+    if not isinstance(annotations, Mapping) or not isinstance(labels, Mapping):
+        raise _invalid("Its annotations or labels are not a mapping.")
+    accuracies = {
+        model: None if accuracy is None else read_accuracy(accuracy, f"The accuracy of {model[:200]}")
+        for model, accuracy in models.items()
+    }
+    return DeclaredApplication(endpoint_of(FunctionKey(name, DEFAULT_NAMESPACE), annotations, labels), accuracies)
+
+
+_KEYS = ("name", "models", "annotations", "labels")
+
+
+def _invalid(wrong: str) -> GnomonError:
+    return bad_request(
+        "invalid_application",
+        f"The file declares no application. {wrong}",
+        "It has a name, models with their accuracies, and may have annotations and labels: "
+        "{name: photos, models: {efficientnet-lite0: 0.751}}.",
+    )
+
+
+_NOTHING: Mapping[str, str] = {}
+
+
+def endpoint_of(
+    application: FunctionKey, annotations: Mapping[str, str] = _NOTHING, labels: Mapping[str, str] = _NOTHING
+) -> FunctionSpec:
+    """The endpoint of an application that no stack file describes.
+
+    Raises:
+        GnomonError: 400 for a name that no function has, or for an annotation that cannot be read.
+
+    """
+    names_it = {"gnomon/model": f"{APPLICATION}{application.name}"}
+    document = {
+        "service": application.name,
+        "namespace": application.namespace,
+        "image": IMAGE,
+        "annotations": {"gnomon/autoscaler": POLICY, **annotations, **names_it},
+        "labels": dict(labels),
+    }
+    return read_deployment(document)
+
+
 def variants_to_json(variants: Mapping[str, MeasuredVariant]) -> dict[str, Any]:
     """The measurements of variants as a document."""
     return {name: measured.to_json() for name, measured in variants.items()}
@@ -130,6 +220,6 @@ def refuse_endpoint(settings: Settings) -> None:
     if settings.application is not None:
         raise bad_request(
             "applications_unavailable",
-            f"annotation gnomon/model names the application {settings.application[:100]!r}, and this platform has none.",
-            f"{WHERE_SERVED} Name a model here.",
+            f"annotation gnomon/model names the application {settings.application[:100]!r}, and the gateway here has none.",
+            f"{WHERE_SERVED} Deploy such an image without this annotation (docs/howto/model-less.md).",
         )

@@ -33,6 +33,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import RunsEngines
 from gnomon_gateway.api.access import BasicAuth, Guard, host_rule, read_basic_auth, require_safe_binding
 from gnomon_gateway.api.application import control_application
+from gnomon_gateway.api.application_port import ApplicationPort
 from gnomon_gateway.api.builds import build_routes, payload_secret
 from gnomon_gateway.api.control import Control, this_version
 from gnomon_gateway.api.invocation import GatewayApp
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from gnomon_server.replicas import Replicas
 
 DEFAULT_USER = "admin"
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - a container's port is for whoever reaches the container
 _Status = Callable[[FunctionKey], FunctionStatus | None]
 """The status of a function; None for one that is not deployed."""
 _LOG = logging.getLogger("gnomon")
@@ -86,8 +88,9 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
 
     """
     begin_log(verbose=options.verbose)
-    if options.port:
-        check_port(options.host, options.port)
+    for host, port in ((options.host, options.port), (EVERY_ADDRESS, options.application_port)):
+        if port:
+            check_port(host, port)
     if options.platform != "openfaas":
         check_disk_space(options.state)
         if short := memory_is_short():
@@ -108,7 +111,9 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
 
 
 def _serving_line(gnomon: Gnomon) -> str:
-    return f"Gnomon serves on {gnomon.url}. State is in {gnomon.options.state}."
+    port, declared = gnomon.application_port, gnomon.options.application
+    own = f" The application {declared.key.name} is at port {port.port}." if port is not None and declared is not None else ""
+    return f"Gnomon serves on {gnomon.url}.{own} State is in {gnomon.options.state}."
 
 
 class Gnomon:
@@ -162,6 +167,10 @@ class Gnomon:
             self._replicas = self._share(other_replicas, scaling)
         served = self._app if self._replicas is None else self._replicas.app
         self.server = GatewayServer(served, options.host, options.port)
+        self.application_port: ApplicationPort | None = None
+        if options.application is not None and options.application_port is not None:
+            name, find = options.application.key.name, self.manager.directory.application
+            self.application_port = ApplicationPort(self._app, name, find, EVERY_ADDRESS, options.application_port)
         self._tasks: list[asyncio.Task[None]] = []
         self._started = self._stopping = False
 
@@ -189,6 +198,8 @@ class Gnomon:
                 self.applications, self.manager, installed_policy(), GreedyState(), self._clock, decide_workers=workers.decide
             )
             self._tasks += [asyncio.create_task(controller.run())]
+            if self.options.application is not None:
+                await self.applications.declare(self.options.application)
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
         if self._other_replicas.leads:
@@ -201,6 +212,8 @@ class Gnomon:
             await self._replicas.start(self._lead)
         # Last, so that the first accepted request finds every part running.
         await self.server.start()
+        if self.application_port is not None:
+            await self.application_port.start()
 
     async def _lead(self) -> None:
         """Start to scale functions: this process has become the leader of several replicas."""
@@ -212,6 +225,8 @@ class Gnomon:
 
     async def stop(self) -> None:
         """Stop admission, answer all admitted requests, and end every instance; on a cluster, the pods keep running."""
+        if self.application_port is not None:
+            await self.application_port.stop()
         self._stopping = True
         self._backend.leave()
         if self._replicas is None:

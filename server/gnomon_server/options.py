@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnomon_core.applications import DeclaredApplication
 from gnomon_core.profiles import Network
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.provider.api import ProviderOptions
@@ -61,6 +62,8 @@ class ServeOptions:
     answer may be sent to. `max_body_bytes` bounds the body of a request to a function, `max_model_bytes` an upload of a model.
     `behind` says that OpenFaaS's own gateway is in front of this one, `convert` that models are converted for faster engines in
     the background. `store` is the address of a Redis for the registered models of applications, empty for the state folder.
+    `application` is one that a file declares. With `application_port` it has a port of its own on all addresses, as in the
+    container of a function; 0 takes a free one.
 
     `platform` is a key of `gnomon_server.platforms.PLATFORMS`; `aws`, `cluster` and `provider` are the options of the platforms
     lambda, openfaas and provider, on which `cores`, `pool`, `reserved_cores`, `lend_cores` and `images` have no effect.
@@ -91,6 +94,8 @@ class ServeOptions:
     behind: bool = False
     convert: bool = False
     lend_cores: bool = False
+    application: DeclaredApplication | None = None
+    application_port: int | None = None
 
     @property
     def model_folder(self) -> Path:

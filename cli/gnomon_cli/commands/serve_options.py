@@ -14,6 +14,7 @@ import click
 
 from gnomon_cli.command import option_group
 from gnomon_cli.options import Bytes, Host, policy_option
+from gnomon_core.applications import DeclaredApplication, read_application
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.profiles import Network
@@ -286,6 +287,48 @@ keeping_options = option_group(
     ),
 )
 """Where state and models are stored."""
+
+application_options = option_group(
+    click.option(
+        "--application",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="Serve the application that this file declares: its name, and its models with their accuracies.",
+    ),
+    click.option(
+        "--application-port",
+        type=click.IntRange(0, 65535),
+        default=None,
+        help="A port on all addresses where this application alone is served, as in the container of a function.",
+    ),
+)
+"""An application that a file declares."""
+
+
+def read_application_options(application: Path | None, application_port: int | None) -> DeclaredApplication | None:
+    """The application that the options name.
+
+    Raises:
+        GnomonError: 400 for a file that declares none, or a port without one.
+
+    """
+    import yaml  # noqa: PLC0415 - most commands need none
+
+    if application is None:
+        if application_port is not None:
+            raise bad_request(
+                "application_missing", "--application-port has no application.", "Name its file: --application FILE."
+            )
+        return None
+    try:
+        document = yaml.safe_load(application.read_text(encoding="utf-8-sig"))
+        return read_application(document)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise bad_request("invalid_application", f"{application} is not YAML: {' '.join(str(error).split())}.") from None
+    except GnomonError as error:
+        raise GnomonError(error.status, error.code, f"{application}: {error.message}", error.hint) from None
+
 
 machine_options = option_group(
     click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),

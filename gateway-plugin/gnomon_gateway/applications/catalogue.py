@@ -13,15 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
+from gnomon_core.applications import POLICY, MeasuredVariant, RegisteredModel, architecture_of
 from gnomon_core.engines import AUTO, FP32, PROGRAM, RUNNABLE, engine_name, split_name
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.variants import Variant
 
-POLICY = "infaas"
-"""The scaling policy of applications, which decides about all members together. Another one decides about each by itself."""
 MEMBER_POLICY = "fixed"
 """The scaling policy of members where the application's decides: it holds the number that it is given."""
 _MOST_NAME = 63

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from gnomon_core.applications import POLICY
 from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, Node
@@ -39,7 +40,6 @@ from gnomon_core.scaling import DecisionRecord
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember, WorkerObservation, WorkerPlan
 from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant, VariantState
 from gnomon_gateway.applications.application import Member
-from gnomon_gateway.applications.catalogue import POLICY
 from gnomon_gateway.applications.service import Applications, Endpoint
 from gnomon_gateway.dispatch.latency import interpolate
 from gnomon_gateway.functions.function_runtime import FunctionRuntime

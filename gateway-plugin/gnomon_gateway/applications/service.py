@@ -25,12 +25,19 @@ from functools import partial
 from http import HTTPStatus
 from itertools import islice
 
-from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
+from gnomon_core.applications import (
+    POLICY,
+    DeclaredApplication,
+    MeasuredVariant,
+    RegisteredModel,
+    architecture_of,
+    endpoint_of,
+)
 from gnomon_core.background import Background
 from gnomon_core.clock import utc_now_s
 from gnomon_core.engines import PROGRAM
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
-from gnomon_core.functions import NAME, FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.functions import NAME, FunctionKey, FunctionSpec
 from gnomon_core.interfaces import FunctionStore, MetadataStore, StoredFunction, StoreHealth
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
@@ -57,8 +64,6 @@ LONGEST_RETRY_S = 300.0
 MOST_DECISIONS = 1000
 MOST_MODELS = 100
 """The most registered models of one application."""
-IMAGE = "gnomon/body"
-"""The image of the endpoint that is created with an application's first model."""
 _ABOUT_POLICY = "Of applications: instances of the cheapest variants that together satisfy the queries (INFaaS)."
 _LOG = logging.getLogger("gnomon.applications")
 
@@ -268,12 +273,33 @@ class Applications:
             )
             endpoint = self._endpoint_of(application)
             if endpoint is None:
-                await self._deploy(default_endpoint(application))
+                await self._deploy(endpoint_of(application))
             await self._put(registered)
             if endpoint is not None:
                 self._publish(endpoint)  # an accuracy holds from the answer on
         self._reconcile_soon(application)
         return registered
+
+    async def declare(self, declared: DeclaredApplication) -> None:
+        """Let an application be as its file declares it: its endpoint's settings, and no other models.
+
+        Raises:
+            GnomonError: as by `deploy`, `update` and `register`.
+
+        """
+        key, references = declared.key, declared.models
+        await (self.update if key in self._endpoints else self.deploy)(declared.endpoint)
+        for model in list(self._models.get(key, {})):
+            if model not in references and architecture_of(model) not in references:
+                await self.unregister(key, model)
+        for reference, accuracy in references.items():
+            try:
+                await self.register(key, reference, accuracy)
+            except GnomonError as error:
+                if error.code != "model_registered":
+                    raise
+                await self.unregister(key, architecture_of(reference))  # another version of it, from an earlier start
+                await self.register(key, reference, accuracy)
 
     async def unregister(self, application: FunctionKey, reference: str) -> None:
         """Remove a model from an application; its members end, and the endpoint stays.
@@ -420,7 +446,7 @@ class Applications:
 
     def policies(self) -> KnownPolicies:
         known = self._functions.policies()
-        return KnownPolicies({**known.scaling, catalogue.POLICY: _ABOUT_POLICY}, known.scheduling)
+        return KnownPolicies({**known.scaling, POLICY: _ABOUT_POLICY}, known.scheduling)
 
     # Steps of the commands; `_changing` is held
 
@@ -477,7 +503,7 @@ class Applications:
         if reference.startswith(APPLICATION) or not name:
             raise bad_request("invalid_model", f"{reference[:200]!r} is no model.", "Name a model of the repository.")
         endpoint = self._endpoint_of(application)
-        spec = endpoint.spec if endpoint is not None else default_endpoint(application)
+        spec = endpoint.spec if endpoint is not None else endpoint_of(application)
         try:
             inputs = await self._manager.inputs(catalogue.member_spec(spec, catalogue.first_candidate(reference, spec)))
         except GnomonError as error:
@@ -737,18 +763,6 @@ def application_key(spec: FunctionSpec) -> FunctionKey:
     return FunctionKey(spec.settings.application or "", spec.key.namespace)
 
 
-def default_endpoint(application: FunctionKey) -> FunctionSpec:
-    """The endpoint of an application that nobody has deployed."""
-    annotations = {"gnomon/model": f"{APPLICATION}{application.name}", "gnomon/autoscaler": catalogue.POLICY}
-    document = {
-        "service": application.name,
-        "namespace": application.namespace,
-        "image": IMAGE,
-        "annotations": annotations,
-    }
-    return read_deployment(document)
-
-
 def check_name(name: str) -> None:
     """Refuse a name that no application can have.
 
@@ -765,10 +779,10 @@ def check_name(name: str) -> None:
 
 
 def _refuse_policy(spec: FunctionSpec) -> None:
-    if spec.settings.autoscaler == catalogue.POLICY:
+    if spec.settings.autoscaler == POLICY:
         raise bad_request(
             "policy_of_applications",
-            f"The policy {catalogue.POLICY} decides about the variants of an application, and {spec.key} is none.",
+            f"The policy {POLICY} decides about the variants of an application, and {spec.key} is none.",
             f"Name another policy, or make it an endpoint by gnomon/model: {APPLICATION}NAME.",
         )
 

@@ -35,6 +35,7 @@ from gnomon_runtime.pair.headers import encode as encode_message
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = ROOT / "templates" / "gnomon-body"
 SHADOW = ROOT / "templates" / "gnomon-shadow"
+APPLICATION = ROOT / "templates" / "gnomon-application"
 UPGRADE = (
     "GET /gnomon/pair HTTP/1.1\r\nHost: shadow\r\nAuthorization: Bearer token\r\nConnection: Upgrade\r\n"
     "Upgrade: gnomon-pair/1\r\n\r\n"
@@ -118,6 +119,7 @@ def test_everything_an_image_installs_from_an_index_is_locked_by_hash() -> None:
     assert "://" not in lock
     names = {line.partition("==")[0] for line in requirements}
     assert {"boto3", "flask", "gunicorn", "numpy", "pillow", "safetensors", "torch"} <= names
+    assert {"httptools", "starlette", "uvicorn", "uvloop"} <= names, "an application's image has a gateway"
     assert "gnomon" not in names, "ours comes from the wheel, never by name from an index"
 
 
@@ -211,13 +213,18 @@ def test_the_body_serves_the_model_that_is_named(
     assert memoryview(bytes(result.members[0].body)).cast("f").tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_shadow_is_the_same_image_with_another_handler() -> None:
+@pytest.mark.parametrize("template", [SHADOW, APPLICATION], ids=["shadow", "application"])
+def test_shadow_and_application_are_the_bodys_image_with_another_folder(template: Path) -> None:
+    """So a node that has one of them has the layers of all."""
     for name in ("Dockerfile", "requirements.txt", "slim_torch.py", "function/__init__.py"):
-        assert (SHADOW / name).read_bytes() == (TEMPLATE / name).read_bytes()
-    assert (SHADOW / "function" / "handler.py").read_bytes() == (ROOT / "functions" / "shadow" / "handler.py").read_bytes()
-    ours, theirs = (yaml.safe_load((folder / "template.yml").read_text()) for folder in (SHADOW, TEMPLATE))
-    assert ours["language"] == "gnomon-shadow"
+        assert (template / name).read_bytes() == (TEMPLATE / name).read_bytes()
+    ours, theirs = (yaml.safe_load((folder / "template.yml").read_text()) for folder in (template, TEMPLATE))
+    assert ours["language"] == template.name
     assert ours["fprocess"] == theirs["fprocess"]
+
+
+def test_the_shadows_handler_is_the_function_gnomon_shadow() -> None:
+    assert (SHADOW / "function" / "handler.py").read_bytes() == (ROOT / "functions" / "shadow" / "handler.py").read_bytes()
 
 
 @pytest.mark.torch

@@ -156,6 +156,62 @@ def parsed_options(state: Path, *arguments: str) -> ServeOptions:
         return read_options(**context.params)
 
 
+def test_application_of_a_file_is_served_on_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "photos.yml"
+    file.write_text('name: photos\nmodels: {lite0: 0.75, "lite1@2": null}\nannotations: {gnomon/max-batch: "4"}\n')
+    options = parsed_options(tmp_path, "--platform", "local", "--application", str(file), "--application-port", "8080")
+    assert options.application is not None
+    assert options.application.models == {"lite0": 0.75, "lite1@2": None}
+    endpoint = options.application.endpoint
+    assert (endpoint.key.name, endpoint.settings.application, endpoint.settings.max_batch) == ("photos", "photos", 4)
+    assert options.application_port == 8080
+
+
+def test_application_of_a_file_is_refused_where_no_gateway_serves_it(tmp_path: Path) -> None:
+    file = tmp_path / "photos.yml"
+    file.write_text("name: photos\nmodels: {lite0: 0.75}\n")
+    with refused(400, "application_unused", hint="from the template gnomon-application"):
+        parsed_options(tmp_path, "--application", str(file))
+    result = CliRunner().invoke(gnomon, ["serve", "--platform", "knative", "--application", str(file)])
+    assert isinstance(result.exception, GnomonError)
+    assert result.exception.code == "application_unused"
+    with refused(400, "application_missing", hint="--application FILE"):
+        parsed_options(tmp_path, "--platform", "local", "--application-port", "8080")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- photos", "not a mapping"),
+        ("name: photos", "no models"),
+        ("name: photos\nmodels: {}", "no models"),
+        ("models: {lite0: 0.75}", "no name"),
+        ("name: Photos\nmodels: {lite0: 0.75}", "not a function name"),
+        ("name: photos\nmodels: {lite0: 75}", "accuracy of lite0 is '75'"),
+        ("name: photos\nmodels: {lite0: 0.75}\nannotation: {}", "the key 'annotation'"),
+        ("name: photos\nmodels: {lite0: 0.75}\nannotations: [a]", "not a mapping"),
+        ("name: photos\nmodels: {lite0: 0.75}\nannotations: {gnomon/max-batch: 4}", "annotations is not an object of texts"),
+        ("name: photos\nmodels: {lite0: 0.75}\nannotations: {gnomon/max-batch: none}", "gnomon/max-batch"),
+        ("name: [photos", "is not YAML"),
+    ],
+)
+def test_file_that_declares_no_application_is_refused_with_its_name_and_what_is_wrong(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "photos.yml"
+    file.write_text(text)
+    with refused(400, message=str(file)) as caught:
+        parsed_options(tmp_path, "--platform", "local", "--application", str(file))
+    assert said in caught.value.message
+
+
+def test_repository_named_by_a_relative_path_is_found_by_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a working directory of their own."""
+    monkeypatch.chdir(tmp_path)
+    assert parsed_options(tmp_path, "--platform", "local", "--models", "mine").models == str(tmp_path / "mine")
+    assert parsed_options(tmp_path, "--platform", "local", "--models", "s3://bucket/mine").models == "s3://bucket/mine"
+
+
 @pytest.mark.parametrize("written", ["fd00::1", "[fd00::1]"])
 def test_an_address_is_the_same_with_brackets_and_without(written: str, tmp_path: Path) -> None:
     options = parsed_options(tmp_path, "--host", written, "--advertise", written)

@@ -132,7 +132,7 @@ def test_the_policy_is_what_the_revision_says_now() -> None:
         ({"gnomon/autoscaler": "hpa"}, "CPU"),
         ({"gnomon/autoscaler": "batch+", "gnomon/cores": "none"}, "whole number"),
         ({"gnomon/max-batch": "none"}, "whole number"),
-        ({"gnomon/model": "app:photos"}, "Applications are served by `gnomon serve` on one machine and on Lambda"),
+        ({"gnomon/model": "app:photos"}, "from the template gnomon-application"),
         ({K + "metric": "memory"}, "memory"),
     ],
 )

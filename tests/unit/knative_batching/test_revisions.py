@@ -180,12 +180,12 @@ def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str
     assert len(caplog.records) == 2
 
 
-def test_revision_of_an_application_is_told_where_applications_are_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_revision_of_an_application_is_told_what_to_deploy_instead(caplog: pytest.LogCaptureFixture) -> None:
     document = revision({**BATCHES, "gnomon/model": "app:photos"}, env=[VARIABLE])
     RevisionReader(anything)(document)
     for told in (caplog.text, misread(document)):
         assert "names the application 'photos'" in told
-        assert "Applications are served by `gnomon serve` on one machine and on Lambda" in told
+        assert "from the template gnomon-application" in told
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,9 @@ def recognise(context: Path) -> str:
         422,
         "unsupported_template",
         f"This platform has no containers and cannot build a function {what}.",
-        f"It builds handlers of: {', '.join(TEMPLATES)}.",
+        "Serve its folder: gnomon serve --application FOLDER/application.yml --models FOLDER/models"
+        if language == "gnomon-application"
+        else f"It builds handlers of: {', '.join(TEMPLATES)}.",
     )
 
 

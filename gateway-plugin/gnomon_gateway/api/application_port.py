@@ -1,0 +1,94 @@
+"""An application at a port of its own, as the container of a function has it: no other route of the gateway is there.
+
+    /_/health, /_/ready    200, or 503 while the process ends; ready from the first variant on that answers queries
+    /v2…                   the open inference protocol (v2/)
+    everything else        a query, as at /function/{application}
+
+A gateway or ingress in front takes the container for any function of OpenFaaS or Knative: it calls `/`, and asks for health and
+readiness. SIGTERM comes while it still sends requests: they are answered, each on a connection that closes then, until none has
+come for half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gnomon_gateway.api.invocation import FUNCTION_PREFIX, GatewayApp
+from gnomon_gateway.applications.application import Application
+from gnomon_gateway.http.exchange import Exchange
+from gnomon_gateway.http.server import GatewayServer
+from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
+
+HEALTH, READY = b"/_/health", b"/_/ready"
+QUIET_S = 0.5
+"""A container stops to listen once no request has come for so long."""
+LATEST_S = 15.0
+"""The longest wait for that: half of the time in which a pod must end."""
+_LOOK_S = 0.02
+_TEXT = b"content-type: text/plain\r\n"
+
+
+class ApplicationPort:
+    """Listens at `host` and `port` for the application `name` of a gateway; `find` looks it up, None while there is none."""
+
+    prefixes = (b"/",)
+
+    def __init__(self, app: GatewayApp, name: str, find: Callable[[str], Application | None], host: str, port: int) -> None:
+        self._app = app
+        self._name, self._find = name, find
+        self._function = FUNCTION_PREFIX + name.encode()
+        self._server = GatewayServer(self, host, port)
+        self._ending = False
+        self._last_s = 0.0
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            GnomonError: 503 `port_in_use` or `cannot_listen`.
+
+        """
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Be not ready, answer what still comes, and stop listening."""
+        loop = asyncio.get_running_loop()
+        self._ending = True
+        self._last_s = begin_s = loop.time()
+        self._server.announce_end()
+        while loop.time() < min(self._last_s + QUIET_S, begin_s + LATEST_S):  # noqa: ASYNC110 - an event would cost each request
+            await asyncio.sleep(_LOOK_S)
+        await self._server.stop()
+
+    def begin(self, exchange: Exchange) -> None:
+        """Begin a request, whose headers have been received."""
+        path = exchange.path
+        if path in (HEALTH, READY):
+            self._probe(exchange, ready=path == HEALTH or self._ready())
+            return
+        self._last_s = asyncio.get_running_loop().time()
+        if path != V2_PREFIX and not path.startswith(V2_PREFIX + b"/"):
+            exchange.path = self._function + path
+        self._app.begin(exchange)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Refuse what is no path: `OPTIONS *`."""
+        del scope, receive
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _ready(self) -> bool:
+        application = self._find(self._name)
+        return application is not None and bool(application.members)
+
+    def _probe(self, exchange: Exchange, *, ready: bool) -> None:
+        if self._ending:
+            exchange.respond(503, _TEXT, b"draining\n")
+        else:
+            exchange.respond(*((200, _TEXT, b"ok\n") if ready else (503, _TEXT, b"starting\n")))

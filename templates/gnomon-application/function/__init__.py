@@ -1,0 +1,1 @@
+../../gnomon-body/function/__init__.py

@@ -1,0 +1,1 @@
+../gnomon-body/slim_torch.py
