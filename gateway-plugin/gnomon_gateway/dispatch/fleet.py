@@ -113,7 +113,19 @@ class Worker:
 class Workers:
     """The fleet, with the views that policies see. A view is made on demand and cached until the fleet changes."""
 
-    __slots__ = ("_added", "_capacity", "_sizing", "_solo_view", "_view", "busy", "busy_cores", "by_id", "idle", "starting")
+    __slots__ = (
+        "_added",
+        "_borrowers",
+        "_capacity",
+        "_sizing",
+        "_solo_view",
+        "_view",
+        "busy",
+        "busy_cores",
+        "by_id",
+        "idle",
+        "starting",
+    )
 
     def __init__(self, sizing: Sizing) -> None:
         self._sizing = sizing
@@ -124,6 +136,8 @@ class Workers:
         self.idle: list[Worker] = []
         """The instances that can take a batch, in the order of `Worker`."""
         self._added = 0
+        self._borrowers: dict[str, Worker] = {}
+        """The instances that borrow cores: without any, a request need not look for them among hundreds of idle ones."""
         self._view: FleetView | None = None
         self._solo_view: FleetView | None = None
         self._capacity: Capacity | None = None
@@ -198,12 +212,17 @@ class Workers:
         worker.cores, worker.max_batch, worker.memory_mb, worker.idle_cores = cores, max_batch, memory_mb, idle_cores
         if idle_cores is None:
             worker.share = None
+            self._borrowers.pop(instance_id, None)
+        else:
+            self._borrowers[instance_id] = worker
         worker.concurrency = worker.concurrency if concurrency is None else concurrency
         self._size(worker)
 
     def share_cores(self, share_of: Callable[[str], int]) -> None:
         """Update the shares of idle instances that borrow cores, by the most that a batch of each may have now."""
-        for worker in [one for one in self.idle if one.idle_cores is not None]:
+        for worker in self._borrowers.values():
+            if not worker.free_slots:
+                continue
             share = share_of(worker.id) or None
             if share != worker.share:
                 self._leave_idle(worker)
@@ -275,6 +294,7 @@ class Workers:
             self._count_busy(worker, 0)
         self._leave_idle(worker)
         del self.by_id[worker.id]
+        self._borrowers.pop(worker.id, None)
         self._capacity = None
 
     def set_starting(self, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,6 +11,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import Dispatcher, Effect, Send
+from gnomon_gateway.dispatch.fleet import Sizing, Worker, Workers
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Batch, Request
@@ -133,6 +134,34 @@ def test_predictions_follow_the_share_of_the_node(node: LocalNode) -> None:
     node.release("b")
     batch(one.arrive([request()], 2.0))
     assert worker.size == CORES
+
+
+class Unread(list[Worker]):
+    """Idle instances that nothing may go through."""
+
+    def __iter__(self) -> Iterator[Worker]:
+        raise AssertionError("the idle instances were read")
+
+
+def test_only_instances_that_borrow_are_looked_at_for_their_share() -> None:
+    workers = Workers(Sizing(LearnedLatency(), 1.0, ()))
+    for number in range(3):
+        workers.add(f"own-{number}", 2, 1)
+    workers.add("borrows", 8, 1, idle_cores=1)
+    workers.add("borrowed", 8, 1, idle_cores=1)
+    workers.add("borrowed", 2, 1)
+    asked: list[str] = []
+
+    def share_of(instance: str) -> int:
+        asked.append(instance)
+        return 4
+
+    workers.idle = Unread(workers.idle)
+    workers.share_cores(share_of)
+    assert (asked, workers.by_id["borrows"].size) == (["borrows"], 4)
+    workers.remove(workers.by_id["borrows"])
+    workers.share_cores(share_of)
+    assert asked == ["borrows"]
 
 
 class Instances:
