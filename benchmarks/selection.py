@@ -12,7 +12,7 @@ every respect, and only queries that none satisfies.
 
 `request` figures have the reading of the constraints in them: six usual headers of a request, and those of its constraints.
 Clients have few kinds of queries: 100 different ones are drawn from, whose constraints the gateway keeps. `request_new` figures
-are of queries that are all different.
+are of queries that are all different. `select_floor` figures are of selections for queries with an accuracy floor.
 
 Each run times 20,000 calls one by one, the timer's own cost included. The paper's Table 7 has 0.9 to 3.5 ms for the same
 decisions against a Redis on the controller's machine, and a brute-force search that takes 27 to 44 times as long. It had 175
@@ -21,6 +21,7 @@ variants and says that the time does not depend on their number.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,7 @@ def main(pace: Pace) -> None:
 def of_catalog(count: int, pace: Pace) -> list[Figure]:
     """Selections, updates, and the search over everything, in one catalog."""
     medians, p99s, updates, slower = [], [], [], []
+    floors: list[list[float]] = []
     requests: dict[str, list[list[float]]] = {"request": [], "request_new": []}
     for repeat in range(pace.repeats):
         chance = random.Random(1000 * count + repeat)
@@ -101,6 +103,7 @@ def of_catalog(count: int, pace: Pace) -> list[Figure]:
         taken, changed = timed(selector, queries, changes)
         medians.append(taken[len(taken) // 2])
         p99s.append(taken[len(taken) * 99 // 100])
+        floors.append(timed(selector, [with_floor(query, chance) for query in queries], changes)[0])
         few = chance.choices(queries[:KINDS], k=len(queries))
         for key, asked in (("request", few), ("request_new", queries)):
             requests[key].append(timed_requests(selector, [headers_of(query) for query in asked], changes))
@@ -114,7 +117,7 @@ def of_catalog(count: int, pace: Pace) -> list[Figure]:
         measured(f"select_{count}_p99", p99s, "µs", at_most=P99_GOAL_US, detail=PAPER),
         *(
             measured(f"{key}_{count}_{name}", [run[int(len(run) * share)] for run in runs], "µs", at_most=goal, detail=PAPER)
-            for key, runs in requests.items()
+            for key, runs in {**requests, "select_floor": floors}.items()
             for name, share, goal in (("median", 0.5, MEDIAN_GOAL_US), ("p99", 0.99, P99_GOAL_US))
         ),
         measured(f"update_{count}_median", updates, "µs", detail="a changed load"),
@@ -178,6 +181,11 @@ def query_like(variant: Variant, chance: random.Random) -> Query:
     )
 
 
+def with_floor(query: Query, chance: random.Random) -> Query:
+    """The same query, which accepts less accuracy."""
+    return query if query.accuracy is None else replace(query, accuracy_floor=query.accuracy * chance.uniform(0.7, 1.0))
+
+
 def timed(
     selector: VariantSelector, queries: Sequence[Query], changes: Sequence[tuple[str, str, float]]
 ) -> tuple[list[float], list[float]]:
@@ -224,34 +232,85 @@ def brute_force(
     variants: tuple[Variant, ...], instances: Instances, workers: Workers, query: Query, rule: Rule = Rule.SOONEST
 ) -> Choice:
     """The choice by looking at every variant and every instance."""
-    hardware = {kind for kind, _ in workers.values()}
-
-    def least_utilized(variant: Variant) -> str:
-        return min(((used, name) for name, (kind, used) in workers.items() if kind == variant.hardware), default=(0.0, ""))[1]
-
+    search = _Search(variants, instances, workers, rule)
+    latency_s = math.inf if query.latency_s is None else query.latency_s
     matching = [variant for variant in variants if satisfies(variant, query)]
-    active = loaded_choice(matching, instances, (VariantState.ACTIVE,), rule)
-    if active is not None and (rule is Rule.PRINTED or query.latency_s is None or active[0] <= query.latency_s):
+    active = search.loaded(matching, (VariantState.ACTIVE,))
+    if active is not None and (rule is Rule.PRINTED or active[0] <= latency_s):
         return active[1]
-    there = {name for name, _ in instances}
-    startable = [one for one in matching if one.id not in there and (not workers or one.hardware in hardware)]
-    unloaded = min(startable, key=start_order, default=None)
-    start = None if unloaded is None else Choice(unloaded, least_utilized(unloaded), loaded=False)
-    strained = loaded_choice(matching, instances, STRAINED, rule)
-    loaded = min((one for one in (active, strained) if one is not None), key=itemgetter(0), default=None)
-    steps = [None if loaded is None else loaded[1], start]
-    for choice in reversed(steps) if rule is Rule.PRINTED else steps:
-        if choice is not None:
-            return choice
-    named = [one for one in variants if query.architecture in (None, one.architecture) and query.variant in (None, one.id)]
-    found = min(named, key=lambda variant: (distance(variant, query), preference(variant)))
-    misses = shortfall(found, query)
-    for states in ((VariantState.ACTIVE,), STRAINED):
-        if (placed := loaded_choice([found], instances, states, rule)) is not None:
-            return replace(placed[1], satisfies=False, shortfall=misses)
-    if workers and found.hardware not in hardware:
-        misses = ", ".join(part for part in (misses, f"no worker has {found.hardware}") if part)
-    return Choice(found, least_utilized(found), loaded=False, satisfies=False, shortfall=misses)
+    loaded = _earliest(active, search.loaded(matching, STRAINED))
+    steps = [None if loaded is None else loaded[1], search.started(matching)]
+    if rule is Rule.PRINTED or query.accuracy_floor is None:
+        found = [choice for choice in (reversed(steps) if rule is Rule.PRINTED else steps) if choice is not None]
+        return found[0] if found else search.nearest(query)
+    at_floor = replace(query, accuracy=query.accuracy_floor, accuracy_floor=None)
+    below = [variant for variant in variants if satisfies(variant, at_floor) and variant not in matching]
+    degraded = search.degraded(below, latency_s, loaded)
+    found = [choice for choice in (degraded, *steps) if choice is not None]
+    return found[0] if found else search.below(below, at_floor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The searches of `brute_force` over everything."""
+
+    variants: tuple[Variant, ...]
+    instances: Instances
+    workers: Workers
+    rule: Rule
+
+    def loaded(self, variants: Sequence[Variant], states: Sequence[VariantState]) -> tuple[float, Choice] | None:
+        """The instance that answers first, of these variants in these states."""
+        return loaded_choice(variants, self.instances, states, self.rule)
+
+    def started(self, variants: Sequence[Variant]) -> Choice | None:
+        """The unloaded variant that answers first."""
+        there = {name for name, _ in self.instances}
+        startable = [one for one in variants if one.id not in there and (not self.workers or self.least_utilized(one))]
+        found = min(startable, key=start_order, default=None)
+        return None if found is None else Choice(found, self.least_utilized(found), loaded=False)
+
+    def degraded(self, below: Sequence[Variant], latency_s: float, loaded: tuple[float, Choice] | None) -> Choice | None:
+        """A loaded variant below the wished accuracy; `loaded` is the one of the wished accuracy that answers first."""
+        for variant in sorted(below, key=lambda one: (-one.accuracy, single_s(one), preference(one))):
+            active = self.loaded([variant], (VariantState.ACTIVE,))
+            if active is not None and active[0] <= latency_s:
+                return replace(active[1], degraded=True)
+        if loaded is not None and loaded[0] <= latency_s:
+            return None
+        lower = _earliest(self.loaded(below, (VariantState.ACTIVE,)), self.loaded(below, STRAINED))
+        if lower is None or (loaded is not None and lower[0] > latency_s):
+            return None
+        return replace(lower[1], degraded=True)
+
+    def below(self, below: Sequence[Variant], at_floor: Query) -> Choice:
+        """An unloaded variant below the wished accuracy, or the one that is nearest to the floor."""
+        started = self.started(below)
+        return self.nearest(at_floor) if started is None else replace(started, degraded=True)
+
+    def nearest(self, query: Query) -> Choice:
+        """The nearest variant, wherever it is."""
+        named = [
+            one for one in self.variants if query.architecture in (None, one.architecture) and query.variant in (None, one.id)
+        ]
+        found = min(named, key=lambda variant: (distance(variant, query), preference(variant)))
+        misses = shortfall(found, query)
+        for states in ((VariantState.ACTIVE,), STRAINED):
+            if (placed := self.loaded([found], states)) is not None:
+                return replace(placed[1], satisfies=False, shortfall=misses)
+        worker = self.least_utilized(found)
+        if self.workers and not worker:
+            misses = ", ".join(part for part in (misses, f"no worker has {found.hardware}") if part)
+        return Choice(found, worker, loaded=False, satisfies=False, shortfall=misses)
+
+    def least_utilized(self, variant: Variant) -> str:
+        """The least utilized worker with the variant's hardware; "" if there is none."""
+        found = ((used, name) for name, (kind, used) in self.workers.items() if kind == variant.hardware)
+        return min(found, default=(0.0, ""))[1]
+
+
+def _earliest(*found: tuple[float, Choice] | None) -> tuple[float, Choice] | None:
+    return min((one for one in found if one is not None), key=itemgetter(0), default=None)
 
 
 def loaded_choice(

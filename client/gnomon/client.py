@@ -77,12 +77,15 @@ class ApplicationInfo:
 class Answer:
     """The answer of a query: the outputs by name, which variant gave them, and whether it is the nearest one only.
 
+    `degraded_accuracy` is the accuracy of the variant where it is less than the wished one; None where it is not.
+
     The outputs of an image are what the model's post-processing makes of them, under the name "".
     """
 
     outputs: Mapping[str, Any]
     variant: str
     nearest: bool = False
+    degraded_accuracy: float | None = None
 
     @property
     def output(self) -> Any:
@@ -172,6 +175,7 @@ class Client:
         app: str,
         latency_ms: float | None = None,
         accuracy: float | None = None,
+        accuracy_floor: float | None = None,
         cost: float | None = None,
         model: str | None = None,
         variant: str | None = None,
@@ -179,7 +183,8 @@ class Client:
     ) -> Answer:
         """Query an application: the variant that answers takes at most `latency_ms` and `cost`, and has at least `accuracy`.
 
-        `model` or `variant` select the model or variant by name. With `nearest` the nearest variant answers if none satisfies the
+        `model` or `variant` select the model or variant by name. With `accuracy_floor` a variant of less than `accuracy` answers,
+        down to the floor, where no other one answers in time. With `nearest` the nearest variant answers if none satisfies the
         query.
 
         Raises:
@@ -187,7 +192,14 @@ class Client:
             GnomonError: another refusal of the gateway.
 
         """
-        constraints = {"latency_ms": latency_ms, "accuracy": accuracy, "cost": cost, "model": model, "variant": variant}
+        constraints = {
+            "latency_ms": latency_ms,
+            "accuracy": accuracy,
+            "accuracy_floor": accuracy_floor,
+            "cost": cost,
+            "model": model,
+            "variant": variant,
+        }
         parameters: dict[str, Any] = {name: value for name, value in constraints.items() if value is not None}
         if nearest:
             parameters["nearest"] = "serve"
@@ -366,8 +378,10 @@ class _Response:
     body: bytes
 
 
-def _chosen(answer: _Response) -> tuple[str, bool]:
-    return answer.headers.get("X-Gnomon-Variant", ""), "X-Gnomon-Nearest" in answer.headers
+def _chosen(answer: _Response) -> tuple[str, bool, float | None]:
+    degraded = answer.headers.get("X-Gnomon-Degraded-Accuracy")
+    variant, nearest = answer.headers.get("X-Gnomon-Variant", ""), "X-Gnomon-Nearest" in answer.headers
+    return variant, nearest, None if degraded is None else float(degraded)
 
 
 def _refusal(answer: _Response) -> GnomonError:

@@ -7,8 +7,8 @@ of running functions and a simulator make the same values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from gnomon_core.variants import CPU, Variant, VariantState
 
@@ -17,7 +17,8 @@ from gnomon_core.variants import CPU, Variant, VariantState
 class Demand:
     """Load of one kind of query, in samples per second: what each answer must satisfy, and who may answer.
 
-    `architecture` "" lets every architecture of the application answer.
+    `architecture` "" lets every architecture of the application answer. With `accuracy_floor` less accurate variants may answer,
+    down to the floor, where resources do not suffice for `accuracy`.
     """
 
     load_rps: float
@@ -25,6 +26,12 @@ class Demand:
     accuracy: float | None = None
     cost_per_s: float | None = None
     architecture: str = ""
+    accuracy_floor: float | None = None
+
+    @property
+    def at_floor(self) -> Demand:
+        """The same demand for the least accuracy that its queries accept."""
+        return self if self.accuracy_floor is None else replace(self, accuracy=self.accuracy_floor, accuracy_floor=None)
 
     def accepts(self, variant: Variant) -> bool:
         """Return whether an answer of this variant satisfies the queries."""
@@ -34,6 +41,14 @@ class Demand:
             and (self.cost_per_s is None or variant.cost_per_s <= self.cost_per_s)
             and self.architecture in ("", variant.architecture)
         )
+
+    def among(self, variants: Iterable[Variant]) -> Demand | None:
+        """The demand that these variants can satisfy: at its floor if none has the wished accuracy, None if none satisfies it."""
+        found = tuple(variants)
+        for demand in (self, self.at_floor):
+            if any(demand.accepts(variant) for variant in found):
+                return demand
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,10 +75,12 @@ class Query:
     """The constraints that an answer must satisfy. None is no constraint; `architecture` or `variant` name what is to answer.
 
     `latency_s` bounds the time in which the variant answers, `accuracy` is the least share of right answers, `cost_per_s` the
-    most that the answering variant may cost.
+    most that the answering variant may cost. With `accuracy_floor` the accuracy is only wished: a less accurate variant may
+    answer, down to the floor, where no other one answers in time.
 
     Raises:
-        GnomonError: 400 `invalid_query`, a constraint is negative or not a number, or the latency is 0.
+        GnomonError: 400 `invalid_query`, a constraint is negative or not a number, the latency is 0, or there is a floor without
+            an accuracy or above it.
 
     """
 
@@ -87,6 +89,7 @@ class Query:
     cost_per_s: float | None = None
     architecture: str | None = None
     variant: str | None = None
+    accuracy_floor: float | None = None
 
     def __post_init__(self) -> None:
         if self.latency_s is not None and not self.latency_s > 0.0:
@@ -95,6 +98,10 @@ class Query:
             raise bad_request("invalid_query", f"{self.accuracy} is not an accuracy.", "Give a share from 0 to 1.")
         if self.cost_per_s is not None and not self.cost_per_s >= 0.0:
             raise bad_request("invalid_query", f"{self.cost_per_s} is not a cost per second.", "Give a number from 0 on.")
+        if self.accuracy_floor is not None and not 0.0 <= self.accuracy_floor <= (self.accuracy or 0.0):
+            wished = "none is wished" if self.accuracy is None else f"{self.accuracy} is wished"
+            message = f"An accuracy of {self.accuracy_floor} is the least accepted one, and {wished}."
+            raise bad_request("invalid_query", message, "Give the wished accuracy, and a floor from 0 to it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ class Choice:
     """The variant that answers a query, and on which worker; "" where the platform chooses.
 
     `satisfies` is False for the nearest variant where none meets the query: then `shortfall` says which constraint it misses.
+    `degraded` is True where the variant is less accurate than wished, and not below the query's floor.
     """
 
     variant: Variant
@@ -109,3 +117,4 @@ class Choice:
     loaded: bool = True
     satisfies: bool = True
     shortfall: str = ""
+    degraded: bool = False

@@ -24,8 +24,7 @@ import uvloop
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.policies.infaas import workers
-from gnomon_autoscaler.policies.infaas.greedy import GreedyState
-from gnomon_autoscaler.policies.infaas.installed import installed_policy
+from gnomon_autoscaler.policies.infaas.installed import INITIAL, installed_policy
 from gnomon_autoscaler.registry import SCALING
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock, WallClock, utc_now_s
@@ -195,7 +194,7 @@ class Gnomon:
             await self.manager.start(is_endpoint)
             await self.applications.start()
             controller = ApplicationController(
-                self.applications, self.manager, installed_policy(), GreedyState(), self._clock, decide_workers=workers.decide
+                self.applications, self.manager, installed_policy(), INITIAL, self._clock, decide_workers=workers.decide
             )
             self._tasks += [asyncio.create_task(controller.run())]
             if self.options.application is not None:

@@ -28,7 +28,7 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappush, heapreplace
 from typing import Any, Final
@@ -93,8 +93,9 @@ class System:
 class SimulatedApplication:
     """The outcome of the queries, and its cost.
 
-    A query is answered in time, answered late, dropped, or refused because no variant satisfies it. `changes` are the instances
-    that began and ended, as (time, variant, +1 or -1); `sent` counts queries by kind and variant. `asked_at` counts queries by
+    A query is answered in time, answered late, dropped, or refused because no variant satisfies it. `degraded` queries were sent
+    to a variant that is less accurate than wished, and not below their floor. `changes` are the instances that began and ended,
+    as (time, variant, +1 or -1); `sent` counts queries by kind and variant. `asked_at` counts queries by
     the second in which they arrive, `in_time_at` those of them that are answered in time.
     """
 
@@ -105,6 +106,7 @@ class SimulatedApplication:
     late: int = 0
     dropped: int = 0
     refused: int = 0
+    degraded: int = 0
     instance_cost: float = 0.0
     worker_cost: float = 0.0
     instance_s: float = 0.0
@@ -382,7 +384,8 @@ class _Simulation:
         # A fixed variant is chosen whatever waits there.
         self._selector = VariantSelector(variants, Rule.PRINTED if system.fixed else system.rule)
         self._queries = [self._sent_as(place) for place in range(len(kinds))]
-        self._served = [any(demand_of(query).accepts(variant) for variant in variants) for query in self._queries]
+        self._demands = [demand_of(query).among(variants) for query in self._queries]
+        """The demand of each kind of query; None where no variant satisfies it."""
         self._sending_s = 0.0
         self._asked = [deque([0] * WINDOW_S, maxlen=WINDOW_S) for _ in kinds]
         self._last_asked_s = [float("-inf")] * len(kinds)
@@ -469,11 +472,10 @@ class _Simulation:
             for member in self._members.values()
         )
         demands = []
-        for place, query in enumerate(self._queries):
-            if self._system.fixed or not self._served[place] or now_s - self._last_asked_s[place] >= IDLE_S:
+        for place, demand in enumerate(self._demands):
+            if self._system.fixed or demand is None or now_s - self._last_asked_s[place] >= IDLE_S:
                 continue
-            load_rps = max(LEAST_RPS, sum(self._asked[place]) / WINDOW_S)
-            demands.append(demand_of(query, load_rps))
+            demands.append(replace(demand, load_rps=max(LEAST_RPS, sum(self._asked[place]) / WINDOW_S)))
         capacity = {} if self._workers is None else self._workers.capacity(now_s)
         return ApplicationObservation(now_s, "simulated", members, tuple(demands), capacity)
 
@@ -532,12 +534,13 @@ class _Simulation:
         name = choice.variant.id
         member = self._loaded[name] = self._members[name]
         self._result.sent[place, name] += 1
+        self._result.degraded += choice.degraded
         member.arrive(time_s, self._kinds[place].objective_s)
 
     def _pending(self, member: _Member) -> int:
         return member.pending_at(self._sending_s)
 
 
-def demand_of(query: Query, load_rps: float = 0.0) -> Demand:
-    """The demand of queries that ask for this."""
-    return Demand(load_rps, query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
+def demand_of(query: Query) -> Demand:
+    """The demand of queries that ask for this, without a load."""
+    return Demand(0.0, query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "", query.accuracy_floor)

@@ -57,9 +57,13 @@ class Cluster:
 
     def query(self) -> Query:
         chance, like = self.chance, self.chance.choice(self.variants)
+        accuracy = chance.choice((None, like.accuracy, chance.uniform(0.5, 0.9)))
+        floors = (None, accuracy, accuracy * chance.random(), chance.choice(self.variants).accuracy) if accuracy else (None,)
+        floor = chance.choice(floors)
         return Query(
             latency_s=chance.choice((None, like.inference_s, like.inference_s * chance.uniform(0.2, 2.0))),
-            accuracy=chance.choice((None, like.accuracy, chance.uniform(0.5, 0.9))),
+            accuracy=accuracy,
+            accuracy_floor=None if floor is None else min(floor, accuracy or 0.0),
             cost_per_s=chance.choice((None, None, like.cost_per_s, chance.uniform(0.2, 20.0))),
             architecture=like.architecture if chance.random() < 0.2 else None,
             variant=like.id if chance.random() < 0.1 else None,
@@ -71,6 +75,8 @@ class Cluster:
 def test_selection_equals_a_search_over_everything(part: int, rule: Rule) -> None:
     """1,000 queries in each part, in 50 clusters that change before each query."""
     steps = {"active": 0, "started": 0, "strained": 0, "nearest": 0}
+    if rule is Rule.SOONEST:
+        steps |= {"degraded active": 0, "degraded started": 0, "degraded strained": 0}
     for number in range(50):
         cluster = Cluster(50 * part + number, rule)
         for _ in range(20):
@@ -81,5 +87,7 @@ def test_selection_equals_a_search_over_everything(part: int, rule: Rule) -> Non
             assert cluster.selector.select(query) == expected
             loaded = cluster.instances.get((expected.variant.id, expected.worker))
             step = "strained" if loaded is not None and loaded.state in STRAINED else "active" if expected.loaded else "started"
+            step = f"degraded {step}" if expected.degraded else step
             steps[step if expected.satisfies else "nearest"] += 1
-    assert min(steps.values()) > 10  # each way to choose was compared
+            assert expected.degraded == (expected.satisfies and expected.variant.accuracy < (query.accuracy or 0.0))
+    assert min(steps.values()) > 4  # each way to choose was compared

@@ -8,6 +8,9 @@ The choice waits for nothing and reads no store. Of the members that it compares
 A member that has no instance yet is chosen where none with an instance satisfies the query: its runtime asks for one as soon as
 the request waits there, as that of every function does.
 
+A query with an accuracy floor may be answered by a less accurate variant than wished, where no other one is in time. Its demand
+stays what it wishes.
+
 A query that no variant satisfies is refused, with the nearest variant named, unless the client accepts that one by
 `nearest: serve`. The application has its own counters for what its members do not see: refusals, and which variants answered.
 """
@@ -15,7 +18,7 @@ A query that no variant satisfies is refused, with the nearest variant named, un
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gnomon_core.errors import GnomonError, conflict
@@ -24,7 +27,8 @@ from gnomon_core.interfaces import VariantSelector
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_core.variants import Choice, Query, Variant, VariantState
-from gnomon_gateway.applications.queries import NEAREST_HEADER, SERVE, VARIANT_HEADER, Constraints
+from gnomon_gateway.applications.catalogue import decided_together
+from gnomon_gateway.applications.queries import DEGRADED_HEADER, NEAREST_HEADER, SERVE, VARIANT_HEADER, Constraints
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.metrics import FunctionMetrics
 
@@ -53,6 +57,8 @@ class Chosen:
     def lines(self) -> bytes:
         name = self.choice.variant.id.encode("latin-1", "replace")
         lines = VARIANT_HEADER + b": " + name + b"\r\n"
+        if self.choice.degraded:
+            return lines + DEGRADED_HEADER + f": {self.choice.variant.accuracy:.4g}\r\n".encode()
         return lines if self.choice.satisfies else lines + NEAREST_HEADER + b": " + name + b"\r\n"
 
 
@@ -60,7 +66,7 @@ class Application:
     """The endpoint of an application. `signature` is that of its models; None where their tensors differ, or without a model.
 
     `metrics` counts what members do not: refused queries. `answered_by` counts the queries by the variant that was chosen,
-    `demands` their samples by what they ask for.
+    `degraded_by` those of them that wished more accuracy, `demands` their samples by what they ask for.
     """
 
     def __init__(self, key: FunctionKey, settings: Settings, make_selector: MakeSelector) -> None:
@@ -70,6 +76,7 @@ class Application:
         self.signature: ModelSignature | None = None
         self.metrics = FunctionMetrics()
         self.answered_by: dict[str, int] = {}
+        self.degraded_by: dict[str, int] = {}
         self.demands: dict[Query, int] = {}
         self.measuring = False
         """True if variants of registered models are not measured yet."""
@@ -128,7 +135,7 @@ class Application:
         query = constraints.query
         if not self._members:
             raise self.nothing_to_choose()
-        choice = self._selector.select(query)
+        choice = self._select(query)
         if not choice.satisfies:
             if not constraints.serve_nearest:
                 raise UnsatisfiedError(self.key.name, choice)
@@ -137,7 +144,17 @@ class Application:
             query = Query(variant=choice.variant.id)
         self.demands[query] = self.demands.get(query, 0) + samples
         self.answered_by[choice.variant.id] = self.answered_by.get(choice.variant.id, 0) + 1
+        if choice.degraded:
+            self.degraded_by[choice.variant.id] = self.degraded_by.get(choice.variant.id, 0) + 1
         return Chosen(self._members[choice.variant.id], choice)
+
+    def _select(self, query: Query) -> Choice:
+        choice = self._selector.select(query)
+        if choice.degraded and not decided_together(self.settings):
+            # Each member is scaled by the requests that it gets: a wished variant without an instance would never get one.
+            wished = self._selector.select(replace(query, accuracy_floor=None))
+            return wished if wished.satisfies and not wished.loaded else choice
+        return choice
 
     def nothing_to_choose(self) -> GnomonError:
         """Why no query can be answered: no model is registered, or none is measured yet."""

@@ -32,6 +32,11 @@ class ApplicationCollector(Collector):
 
 def _variants(endpoints: Iterable[Endpoint]) -> Iterator[Metric]:
     queries = CounterMetricFamily("gnomon_application_queries", "Queries by the variant that was chosen.", labels=_LABELS)
+    degraded = CounterMetricFamily(
+        "gnomon_application_degraded_queries",
+        "Queries by the variant that was chosen, where it is less accurate than wished and not below the query's floor.",
+        labels=_LABELS,
+    )
     ready = GaugeMetricFamily("gnomon_application_ready", "Instances of a variant that can take batches.", labels=_LABELS)
     wanted = GaugeMetricFamily(
         "gnomon_application_workers_wanted",
@@ -42,9 +47,11 @@ def _variants(endpoints: Iterable[Endpoint]) -> Iterator[Metric]:
         wanted.add_metric((str(endpoint.key),), len(endpoint.workers.add) - len(endpoint.workers.remove))
         for variant, count in sorted(endpoint.application.answered_by.items()):
             queries.add_metric((str(endpoint.key), variant), count)
+        for variant, count in sorted(endpoint.application.degraded_by.items()):
+            degraded.add_metric((str(endpoint.key), variant), count)
         for variant, member in sorted(endpoint.members.items()):
             ready.add_metric((str(endpoint.key), variant), member.runtime.ready)
-    yield from (queries, ready, wanted)
+    yield from (queries, degraded, ready, wanted)
 
 
 def _store(health: StoreHealth) -> Iterator[Metric]:

@@ -303,7 +303,14 @@ def measurement_of(variant: Variant, before: Counts, after: Counts, ready: int) 
 def _demands(endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> list[Demand]:
     """The constraints of present and recent queries, each that some variant satisfies."""
     found = [
-        Demand(window.rps(now_s), query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
+        Demand(
+            window.rps(now_s),
+            query.latency_s,
+            query.accuracy,
+            query.cost_per_s,
+            query.architecture or "",
+            query.accuracy_floor,
+        )
         for query, window in watched.demands.items()
         if query.variant is None
     ]
@@ -317,14 +324,20 @@ def _demands(endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str,
 def merge(demands: Iterable[Demand], variants: Sequence[Variant]) -> list[Demand]:
     """The demands that some variant satisfies; those that the same variants satisfy are one, of their total load.
 
-    The policy decides the same for both, and its time grows with the number of demands, which clients choose.
+    The policy decides the same for both, and its time grows with the number of demands, which clients choose. Where the wished
+    accuracy is that of no variant, the demand is for its floor.
     """
-    by_variants: dict[tuple[str, ...], Demand] = {}
-    for demand in demands:
-        accepting = tuple(variant.id for variant in variants if demand.accepts(variant))
-        other = by_variants.get(accepting)
-        by_variants[accepting] = demand if other is None else replace(other, load_rps=other.load_rps + demand.load_rps)
-    by_variants.pop((), None)
+    by_variants: dict[tuple[tuple[str, ...], tuple[str, ...]], Demand] = {}
+    for asked in demands:
+        demand = asked.among(variants)
+        if demand is None:
+            continue
+        accepting, at_floor = (
+            tuple(variant.id for variant in variants if one.accepts(variant)) for one in (demand, demand.at_floor)
+        )
+        other = by_variants.get((accepting, at_floor))
+        total_rps = demand.load_rps + (other.load_rps if other is not None else 0.0)
+        by_variants[accepting, at_floor] = replace(other or demand, load_rps=total_rps)
     return list(by_variants.values())
 
 

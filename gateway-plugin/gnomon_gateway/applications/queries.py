@@ -1,7 +1,8 @@
 """The constraints of a query to an application, from the parameters of an infer request or from headers.
 
-    parameters   latency_ms   accuracy   cost   model   variant   nearest
-    headers      X-Gnomon-Latency-Ms, X-Gnomon-Accuracy, X-Gnomon-Cost, X-Gnomon-Model, X-Gnomon-Variant, X-Gnomon-Nearest
+    parameters   latency_ms   accuracy   accuracy_floor   cost   model   variant   nearest
+    headers      X-Gnomon-Latency-Ms, X-Gnomon-Accuracy, X-Gnomon-Accuracy-Floor, X-Gnomon-Cost, X-Gnomon-Model,
+                 X-Gnomon-Variant, X-Gnomon-Nearest
 
 A constraint may be in both places if both say the same. An unreadable constraint is refused, and so is a parameter that is nearly
 the name of one: a query whose `latency` is silently ignored gets an answer that its author did not ask for.
@@ -22,9 +23,11 @@ from gnomon_core.variants import Query
 
 SERVE, SUGGEST = "serve", "suggest"
 """Values of `nearest`, if no variant satisfies the query: the nearest variant answers, or is only named in the refusal."""
-NAMES = ("latency_ms", "accuracy", "cost", "model", "variant", "nearest")
+NAMES = ("latency_ms", "accuracy", "accuracy_floor", "cost", "model", "variant", "nearest")
 HEADERS: Mapping[bytes, str] = {b"x-gnomon-" + name.replace("_", "-").encode(): name for name in NAMES}
 VARIANT_HEADER, NEAREST_HEADER = b"x-gnomon-variant", b"x-gnomon-nearest"
+DEGRADED_HEADER = b"x-gnomon-degraded-accuracy"
+"""The header of an answer that is less accurate than wished: the accuracy of the variant that gave it."""
 _OTHER_PARAMETERS = frozenset({"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
 _MOST_PARAMETERS = 32
 """The most parameters of a request. Each unknown name is compared with all known ones, on the event loop."""
@@ -105,10 +108,15 @@ def _texts(found: tuple[tuple[bytes, bytes], ...]) -> list[tuple[str, str]]:
 
 
 def _of(values: Mapping[str, Any]) -> Constraints:
-    latency_ms = values.get("latency_ms")
+    latency_ms, accuracy, floor = values.get("latency_ms"), values.get("accuracy"), values.get("accuracy_floor")
+    if floor is not None and (accuracy is None or floor > accuracy):
+        wished = "accuracy is not given" if accuracy is None else f"accuracy is {accuracy:g}"
+        hint = "It is the least accuracy that you accept beside a wished one: send both, the floor from 0 to accuracy."
+        raise bad_request("invalid_constraint", f"accuracy_floor is {floor:g}, and {wished}.", hint)
     query = Query(
         latency_s=None if latency_ms is None else latency_ms / 1e3,
-        accuracy=values.get("accuracy"),
+        accuracy=accuracy,
+        accuracy_floor=floor,
         cost_per_s=values.get("cost"),
         architecture=values.get("model"),
         variant=values.get("variant"),
@@ -167,6 +175,7 @@ def _shown(value: object) -> str:
 _READERS: Mapping[str, Callable[[str, object], Any]] = {
     "latency_ms": _positive,
     "accuracy": _accuracy,
+    "accuracy_floor": _accuracy,
     "cost": _positive,
     "model": _name,
     "variant": _name,

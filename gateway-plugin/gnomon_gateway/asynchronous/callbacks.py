@@ -32,8 +32,8 @@ MIN_WAIT_S = 1.0
 MAX_WAIT_S = 60.0
 _PRINTABLE = re.compile("[ -~]+")
 _SUCCESS = range(200, 300)
-_VARIANT = ("X-Gnomon-Variant", "X-Gnomon-Nearest")
-"""The headers of an answer that name the variant of an application."""
+_VARIANT = ("X-Gnomon-Variant", "X-Gnomon-Nearest", "X-Gnomon-Degraded-Accuracy")
+"""The headers of an answer that say which variant of an application gave it."""
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]

@@ -5,13 +5,21 @@
     3  the unloaded variant that answers first         on the least utilized worker with its hardware
     4  the nearest variant                             with the constraints that it violates
 
-Steps 1 to 3 consider only variants that satisfy the query. The expected time of an answer is that of the samples ahead of the
+Steps 1 to 3 consider only variants that satisfy the query. With an accuracy floor, variants between the floor and the wished
+accuracy are considered as well, after each step that finds no instance which is in time:
+
+    1  the most accurate of them that has an Active instance which answers in time
+    2  their loaded instance with the earliest expected answer, in any state, if that is in time or no other one is loaded
+    3  their unloaded variant that answers first
+
+Therefore no query loads the wished variant while a less accurate one is loaded: where resources suffice, the policy loads the
+wished one. The expected time of an answer is that of the samples ahead of the
 query at the instance, and of the inference of one sample (`expected_s`). The samples ahead are read when the query arrives, so
 that queries are distributed among the loaded variants: the policy loads a mix of variants for one kind of query, each with its
 own queue. If the loaded instances are late, the policy loads more; a query must not load a variant that the policy does not want.
 
 **As printed.** Algorithm 1 takes an Active variant, then the unloaded one that answers first, and ignores the samples ahead of
-the query. `Rule.PRINTED` follows it, with these choices where it is ambiguous:
+the query; it has no accuracy floors, and they are ignored. `Rule.PRINTED` follows it, with these choices where it is ambiguous:
 
     1  the cheapest variant with an Active instance    on the least-loaded worker that has one
     2  the unloaded variant that answers first         on the least utilized worker with its hardware
@@ -27,7 +35,8 @@ in 20 ms.
 **Data structure.** The variants are numbered, the quickest or the preferred first, and a set of variants is an integer used as a
 bit set. For every distinct accuracy, latency and cost there is the set of variants that satisfy it, found by binary search. The
 loaded variants that satisfy a query are the bits of an intersection, visited in order until no further one can answer earlier. A
-second numbering, by load time + inference time, is for unloaded variants. The nearest variant is searched among the
+second numbering, by load time + inference time, is for unloaded variants, and a third one, by accuracy, for degraded answers. The
+nearest variant is searched among the
 Pareto-optimal ones.
 
 Events keep the structure up to date: selection does not wait, read a clock or access a store.
@@ -39,6 +48,7 @@ import enum
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -110,6 +120,10 @@ class VariantSelector:
         self._static = _Filters(self._variants)
         self._static_by_start = _Filters([self._variants[rank] for rank in self._by_start])
         self._bit_by_start = {rank: 1 << place for place, rank in enumerate(self._by_start)}
+        # The sort is stable: of equally accurate variants the quickest is first.
+        self._by_accuracy = tuple(sorted(range(len(self._variants)), key=lambda rank: -self._variants[rank].accuracy))
+        self._static_by_accuracy = _Filters([self._variants[rank] for rank in self._by_accuracy])
+        self._bit_by_accuracy = {rank: 1 << place for place, rank in enumerate(self._by_accuracy)}
         self._nearest = {"": _Nearest(preferred)}
         for architecture in {variant.architecture for variant in preferred}:
             self._nearest[architecture] = _Nearest([variant for variant in preferred if variant.architecture == architecture])
@@ -118,6 +132,7 @@ class VariantSelector:
         self._strained: list[list[Entry]] = [[] for _ in self._variants]
         self._placements: dict[tuple[int, str], _Placement] = {}
         self._active_bits = 0
+        self._active_bits_by_accuracy = 0
         self._strained_bits = 0
         self._unloaded_bits = (1 << len(self._variants)) - 1
         self._loadable_bits = self._unloaded_bits
@@ -138,32 +153,67 @@ class VariantSelector:
         """
         if query.variant is not None or query.architecture is not None:
             self._check_names(query)
-        matching = self._static.matching(query)
+        matching = self._static.matching(query, query.accuracy)
         if self._rule is Rule.PRINTED:
             return self._as_printed(query, matching)
+        latency_s = math.inf if query.latency_s is None else query.latency_s
         bits = matching & self._active_bits
         soonest_s, choice = math.inf, None
         if bits:
             soonest_s, choice = self._soonest(bits, self._active)
-            if choice is not None and (query.latency_s is None or soonest_s <= query.latency_s):
+            if choice is not None and soonest_s <= latency_s:
                 return choice
+        if query.accuracy_floor is not None and (degraded := self._most_accurate_in_time(query, latency_s)) is not None:
+            return degraded
         bits = matching & self._strained_bits
         if bits:
             strained_s, other = self._soonest(bits, self._strained)
             if strained_s < soonest_s:
-                choice = other
-        if choice is not None:
-            return choice
-        startable = self._startable(query)
-        return self._nearest_choice(query) if startable is None else startable
+                soonest_s, choice = strained_s, other
+        if query.accuracy_floor is not None and (choice is None or soonest_s > latency_s):
+            # Where a wished variant is loaded, the Active ones below it are known to be late.
+            lower_s, lower = self._soonest_below(query, late=choice is None)
+            if lower is not None and (choice is None or lower_s <= latency_s):
+                choice = _degraded(lower)
+        return self._unloaded_choice(query) if choice is None else choice
 
-    def _startable(self, query: Query) -> Choice | None:
-        """The unloaded variant that answers the query first."""
-        bits = self._static_by_start.matching(query) & self._unloaded_bits & self._loadable_bits
+    def _unloaded_choice(self, query: Query) -> Choice:
+        """The choice where no loaded variant satisfies the query, not even its floor."""
+        choice = self._startable(query, query.accuracy)
+        if choice is None and query.accuracy_floor is not None:
+            choice = self._startable(query, query.accuracy_floor)
+            choice = None if choice is None else _degraded(choice)
+        return self._nearest_choice(query) if choice is None else choice
+
+    def _startable(self, query: Query, accuracy: float | None) -> Choice | None:
+        """The unloaded variant of at least this accuracy that answers the query first."""
+        bits = self._static_by_start.matching(query, accuracy) & self._unloaded_bits & self._loadable_bits
         if not bits:
             return None
         variant = self._variants[self._by_start[(bits & -bits).bit_length() - 1]]
         return Choice(variant, self._worker_for(variant), loaded=False)
+
+    def _most_accurate_in_time(self, query: Query, latency_s: float) -> Choice | None:
+        """The most accurate variant below the wished accuracy with an Active instance that answers in time."""
+        bits = self._static_by_accuracy.below_wish(query) & self._active_bits_by_accuracy
+        single_s, by_accuracy = self._single_s, self._by_accuracy
+        while bits:
+            lowest = bits & -bits
+            rank = by_accuracy[lowest.bit_length() - 1]
+            for _, _, placement in self._active[rank]:
+                ahead = placement.pending() - placement.instances + 1
+                if single_s[rank] + ahead / placement.rate_rps <= latency_s:
+                    _, choice = self._soonest(1 << rank, self._active)
+                    return None if choice is None else _degraded(choice)
+            bits ^= lowest
+        return None
+
+    def _soonest_below(self, query: Query, *, late: bool) -> tuple[float, Choice | None]:
+        """The earliest expected answer below the wished accuracy, and its choice; `late` includes the Active instances."""
+        bits = self._static.below_wish(query)
+        strained = self._soonest(bits & self._strained_bits, self._strained)
+        active = self._soonest(bits & self._active_bits, self._active) if late else strained
+        return strained if strained[0] < active[0] else active
 
     def _soonest(
         self, bits: int, entries: Sequence[Sequence[Entry]] | Mapping[int, Sequence[Entry]]
@@ -196,7 +246,7 @@ class VariantSelector:
         if active:
             rank = (active & -active).bit_length() - 1
             return self._active[rank][0][2].choice
-        startable = self._startable(query)
+        startable = self._startable(query, query.accuracy)
         if startable is not None:
             return startable
         strained = matching & self._strained_bits
@@ -229,6 +279,7 @@ class VariantSelector:
         if state is VariantState.ACTIVE:
             insort(self._active[rank], (load, worker, placement))
             self._active_bits |= 1 << rank
+            self._active_bits_by_accuracy |= self._bit_by_accuracy[rank]
         else:
             insort(self._strained[rank], (load, worker, placement))
             self._strained_bits |= 1 << rank
@@ -278,6 +329,7 @@ class VariantSelector:
             _remove(self._active[rank], (placement.load, worker))
             if not self._active[rank]:
                 self._active_bits &= ~(1 << rank)
+                self._active_bits_by_accuracy &= ~self._bit_by_accuracy[rank]
             return
         _remove(self._strained[rank], (placement.load, worker))
         if not self._strained[rank]:
@@ -322,6 +374,8 @@ class VariantSelector:
 
     def _nearest_choice(self, query: Query) -> Choice:
         """Step 4: the nearest variant, whose instance is chosen as if it satisfied the query."""
+        if query.accuracy_floor is not None and self._rule is Rule.SOONEST:
+            query = replace(query, accuracy=query.accuracy_floor, accuracy_floor=None)
         if not self._variants:
             raise GnomonError(503, "no_variants", "The application has no variant.", "Register a model, or wait for its profile.")
         if query.variant is not None:
@@ -337,6 +391,11 @@ class VariantSelector:
         if self._workers and variant.hardware not in self._workers:
             misses = f"{misses}, no worker has {variant.hardware}".removeprefix(", ")
         return Choice(variant, self._worker_for(variant), loaded=False, satisfies=False, shortfall=misses)
+
+
+def _degraded(choice: Choice) -> Choice:
+    """This choice for a query that wishes more accuracy."""
+    return Choice(choice.variant, choice.worker, loaded=choice.loaded, degraded=True)
 
 
 def _known_names(name: str, known: Iterable[str]) -> str:
@@ -419,11 +478,11 @@ class _Filters:
         self._accuracies, below = _at_most(variants, lambda variant: variant.accuracy)
         self._from_accuracy = [self.all & ~some for some in below]
 
-    def matching(self, query: Query) -> int:
-        """The variants that satisfy the query, whose names are known."""
+    def matching(self, query: Query, accuracy: float | None) -> int:
+        """The variants of at least this accuracy that satisfy the query's other constraints, whose names are known."""
         found = self.all
-        if query.accuracy is not None:
-            found &= self._from_accuracy[bisect_left(self._accuracies, query.accuracy)]
+        if accuracy is not None:
+            found &= self._from_accuracy[bisect_left(self._accuracies, accuracy)]
         if query.latency_s is not None:
             found &= self._within_latency[bisect_right(self._latencies, query.latency_s)]
         if query.cost_per_s is not None:
@@ -433,6 +492,11 @@ class _Filters:
         if query.variant is not None:
             found &= self._ids[query.variant]
         return found
+
+    def below_wish(self, query: Query) -> int:
+        """The variants that satisfy the query but for its accuracy, and are not below its floor."""
+        wished = 0 if query.accuracy is None else self._from_accuracy[bisect_left(self._accuracies, query.accuracy)]
+        return self.matching(query, query.accuracy_floor) & ~wished
 
 
 class _Nearest:

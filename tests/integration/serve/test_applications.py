@@ -146,6 +146,31 @@ def test_unsatisfiable_query_is_refused_with_the_nearest_variant_or_gets_it(
     assert infer(gateway, "faces", {"latency_ms": 0.001}).status == 422
 
 
+def test_query_that_accepts_less_accuracy_gets_no_less_than_that_and_is_told(
+    gateway: Serving, answers: dict[str, list[float]]
+) -> None:
+    def counted() -> float:
+        page = gateway.call("GET", "/metrics").data.decode()
+        found = re.findall(r'^gnomon_application_degraded_queries_total{.*variant="exact@1/.*"} (.*)$', page, re.MULTILINE)
+        return float(found[0]) if found else 0.0
+
+    before = counted()
+    for degraded in (
+        infer(gateway, "faces", {"accuracy": 0.95, "accuracy_floor": 0.7}),
+        infer(gateway, "faces", X_Gnomon_Accuracy="0.95", X_Gnomon_Accuracy_Floor="0.7"),
+    ):
+        assert answered_by(degraded, answers) == "exact"
+        assert degraded.headers["X-Gnomon-Degraded-Accuracy"] == "0.9"
+    assert counted() == before + 2
+    wished = infer(gateway, "faces", {"accuracy": 0.9, "accuracy_floor": 0.7})
+    assert answered_by(wished, answers) == "exact"
+    assert "X-Gnomon-Degraded-Accuracy" not in wished.headers
+    assert counted() == before + 2
+    refusal = infer(gateway, "faces", {"accuracy": 0.99, "accuracy_floor": 0.95})
+    assert refusal.status == 422
+    assert "accuracy 0.9 instead of 0.95" in refusal.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("parameters", "headers", "part"),
     [
@@ -155,6 +180,8 @@ def test_unsatisfiable_query_is_refused_with_the_nearest_variant_or_gets_it(
         ({"latency_ms": True}, {}, "above 0"),
         ({"latency": 200}, {}, "Did you mean latency_ms?"),
         ({"acuracy": 0.7}, {}, "Did you mean accuracy?"),
+        ({"accuracy_floor": 0.7}, {}, "send both"),
+        ({"accuracy": 0.7}, {"X_Gnomon_Accuracy_Floor": "0.8"}, "from 0 to accuracy"),
         ({"cost": -1}, {}, "above 0"),
         ({"model": 3}, {}, "name of a model"),
         ({"nearest": "maybe"}, {}, "serve or suggest"),

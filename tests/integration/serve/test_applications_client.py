@@ -92,6 +92,16 @@ def test_refusals_of_the_gateway_are_errors_with_their_reason(client: gnomon.Cli
         gnomon.Client("ftp://host")
 
 
+def test_less_accuracy_that_a_query_accepts_is_said_in_its_answer(client: gnomon.Client) -> None:
+    client.register_model("resnet50", app="least", accuracy=0.7)
+    values = [[0.0] * FEATURES]
+    answer = client.inference_query(values, app="least", accuracy=0.8, accuracy_floor=0.6)
+    assert (answer.degraded_accuracy, answer.nearest) == (0.7, False)
+    assert client.inference_query(values, app="least", accuracy=0.7, accuracy_floor=0.6).degraded_accuracy is None
+    with refused(400, "http_400", message="send both"):
+        client.inference_query(values, app="least", accuracy_floor=0.6)
+
+
 def test_client_goes_on_after_the_gateway_has_restarted(tmp_path: Path, serving: Serving) -> None:
     with started(tmp_path / "state") as gateway:
         client = gnomon.Client(gateway.url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.variant_scaling import Demand
 from gnomon_core.variants import Query, Variant
-from gnomon_gateway.applications.application import Application, Member
+from gnomon_gateway.applications.application import Application, MakeSelector, Member
 from gnomon_gateway.applications.controller import merge
 from gnomon_gateway.applications.queries import Constraints, read_constraints
 from gnomon_gateway.asynchronous.calls import Invocation
@@ -34,13 +35,13 @@ KINDS = 1000
 SIGNATURE = ModelSignature("a", "1", (TensorSpec("x", "FP32", (2,)),), (TensorSpec("y", "FP32", (1,)),))
 
 
-def application() -> Application:
+def application(make_selector: MakeSelector = VariantSelector, settings: Settings | None = None) -> Application:
     """An application of both variants; none has an instance."""
 
     def runtime(name: str) -> FunctionRuntime:
         return FunctionRuntime(FunctionKey(name, "fn"), Settings(), Immediate(), LearnedLatency(4), signature=SIGNATURE)
 
-    served = Application(FunctionKey("faces", "fn"), Settings(), VariantSelector)
+    served = Application(FunctionKey("faces", "fn"), settings or Settings(), make_selector)
     served.use([Member(variant, runtime(variant.architecture)) for variant in (QUICK, EXACT)], SIGNATURE)
     return served
 
@@ -87,6 +88,67 @@ def test_asynchronous_query_counts_its_samples() -> None:
         return served.demands
 
     assert asyncio.run(counted()) == {Query(accuracy=0.85): 3}
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters"),
+    [
+        ({b"x-gnomon-accuracy": b"0.8", b"x-gnomon-accuracy-floor": b"0.5"}, {}),
+        ({b"x-gnomon-accuracy": b"0.8"}, {"accuracy_floor": 0.5}),
+        ({}, {"accuracy": 0.8, "accuracy_floor": 0.5}),
+    ],
+)
+def test_accuracy_floor_is_read_from_headers_and_parameters(headers: dict[bytes, bytes], parameters: dict[str, Any]) -> None:
+    assert read_constraints(headers, parameters).query == Query(accuracy=0.8, accuracy_floor=0.5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [
+        ({"accuracy_floor": 0.5}, "invalid_constraint"),
+        ({"accuracy": 0.5, "accuracy_floor": 0.6}, "invalid_constraint"),
+        ({"accuracy": 0.5, "accuracy_floor": -0.1}, "invalid_accuracy"),
+        ({"accuracy": 0.5, "accuracy_floor": "nan"}, "invalid_accuracy"),
+        ({"accuracy": 0.5, "accuracy_floor": [0.4]}, "invalid_accuracy"),
+        ({"accuracy": 0.5, "accuracy-floor": 0.4}, "unknown_constraint"),
+    ],
+)
+def test_impossible_accuracy_floor_is_refused_with_what_is_allowed(parameters: dict[str, Any], code: str) -> None:
+    with pytest.raises(GnomonError) as refused:
+        read_constraints({}, parameters)
+    assert (refused.value.status, refused.value.code) == (400, code)
+    assert refused.value.hint
+
+
+def test_degraded_answer_says_its_accuracy_and_is_counted() -> None:
+    served = application()
+    chosen = served.choose(Constraints(Query(accuracy=0.95, accuracy_floor=0.8)))
+    assert chosen.lines == f"x-gnomon-variant: {EXACT.id}\r\nx-gnomon-degraded-accuracy: 0.9\r\n".encode()
+    assert (served.answered_by, served.degraded_by) == ({EXACT.id: 1}, {EXACT.id: 1})
+    assert b"degraded" not in served.choose(Constraints(Query(accuracy=0.9, accuracy_floor=0.8))).lines
+    assert served.degraded_by == {EXACT.id: 1}
+
+
+@pytest.mark.parametrize(("policy", "answers"), [("infaas", QUICK), ("kpa", EXACT)])
+def test_wished_variant_that_is_scaled_by_its_own_requests_gets_one_while_it_has_no_instance(
+    policy: str, answers: Variant
+) -> None:
+    made: list[VariantSelector] = []
+
+    def make(variants: Iterable[Variant]) -> VariantSelector:
+        made.append(VariantSelector(variants))
+        return made[-1]
+
+    served = application(make, Settings(autoscaler=policy, autoscaler_named=True))
+    made[-1].instance_loaded(QUICK.id, "")
+    assert served.choose(Constraints(Query(accuracy=0.8, accuracy_floor=0.5))).choice.variant is answers
+
+
+def test_demand_is_for_the_floor_where_no_variant_has_the_wished_accuracy() -> None:
+    demands = [Demand(2.0, accuracy=0.95, accuracy_floor=0.7), Demand(3.0, accuracy=0.8)]
+    demands += [Demand(5.0, accuracy=0.8, accuracy_floor=0.5), Demand(1.0, accuracy=0.99, accuracy_floor=0.95)]
+    merged = merge(demands, (QUICK, EXACT))
+    assert [(one.load_rps, one.accuracy, one.accuracy_floor) for one in merged] == [(5.0, 0.7, None), (5.0, 0.8, 0.5)]
 
 
 def test_demands_that_the_same_variants_satisfy_are_one() -> None:

@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.variants import Query, Variant, VariantState
+from gnomon_core.variants import Choice, Query, Variant, VariantState
 from gnomon_gateway.variants.selection import Rule, VariantSelector, distance, expected_s, preference
+from tests.refusals import refused
 
 
 def variant(name: str, *, accuracy: float, latency_s: float, cost: float, load_s: float = 1.0, hardware: str = "cpu") -> Variant:
@@ -121,6 +122,82 @@ def test_nearest_variant_says_what_it_misses(selector: VariantSelector) -> None:
     assert choice.shortfall == "accuracy 0.76 instead of 0.8"
     choice = selector.select(Query(architecture="resnet50", latency_s=0.01))
     assert (choice.variant, choice.loaded, choice.shortfall) == (QUICK, False, "latency 0.015 s instead of 0.01 s")
+
+
+WISHED = Query(accuracy=0.75, latency_s=0.5, accuracy_floor=0.65)
+"""A query that accepts less accuracy. SMALL has 0.7, LARGE 0.76."""
+
+
+def test_less_accurate_variant_answers_while_the_wished_ones_are_late(selector: VariantSelector) -> None:
+    ahead = [0]
+    selector.instance_loaded(LARGE.id, "a", pending=lambda: ahead[0])
+    selector.instance_loaded(SMALL.id, "b")
+    assert selector.select(WISHED) == Choice(LARGE, "a")
+    ahead[0] = 2  # LARGE would answer after 0.6 s
+    assert selector.select(WISHED) == Choice(SMALL, "b", degraded=True)
+    assert selector.select(replace(WISHED, accuracy_floor=None)) == Choice(LARGE, "a"), "this query accepts no less"
+    assert selector.select(replace(WISHED, accuracy_floor=0.71)) == Choice(LARGE, "a"), "SMALL is below the floor"
+    ahead[0] = 1
+    assert selector.select(WISHED) == Choice(LARGE, "a")
+
+
+def test_degraded_answer_is_the_most_accurate_one_in_time() -> None:
+    variants = [variant(f"m{n}-cpu", accuracy=0.5 + n / 10, latency_s=0.1 * n, cost=1.0) for n in range(1, 5)]
+    selector = VariantSelector(variants)
+    pending = {one.id: 0 for one in variants}
+    for one in variants[:3]:
+        selector.instance_loaded(one.id, "", pending=partial(pending.__getitem__, one.id))
+    query = Query(accuracy=0.9, accuracy_floor=0.6, latency_s=0.45)
+    assert selector.select(query) == Choice(variants[2], degraded=True)
+    pending["m3-cpu"] = 1  # 0.6 s
+    assert selector.select(query) == Choice(variants[1], degraded=True)
+    pending["m2-cpu"] = 2
+    assert selector.select(query) == Choice(variants[0], degraded=True)
+    selector.instance_changed("m1-cpu", "", state=VariantState.OVERLOADED)
+    assert selector.select(query) == Choice(variants[0], degraded=True), "Overloaded, and in time"
+
+
+def test_query_without_a_latency_is_degraded_while_the_wished_variant_is_overloaded(selector: VariantSelector) -> None:
+    query = Query(accuracy=0.75, accuracy_floor=0.65)
+    selector.instance_loaded(LARGE.id, "a", pending=lambda: 100)
+    selector.instance_loaded(SMALL.id, "b")
+    assert selector.select(query) == Choice(LARGE, "a")
+    selector.instance_changed(LARGE.id, "a", state=VariantState.OVERLOADED)
+    assert selector.select(query) == Choice(SMALL, "b", degraded=True)
+    selector.instance_changed(SMALL.id, "b", state=VariantState.OVERLOADED)
+    assert selector.select(query) == Choice(LARGE, "a")
+
+
+def test_late_query_keeps_the_wished_variant_where_less_accuracy_would_be_late_as_well(selector: VariantSelector) -> None:
+    selector.instance_loaded(LARGE.id, "a", pending=lambda: 10)
+    selector.instance_loaded(SMALL.id, "b", pending=lambda: 20)
+    assert selector.select(WISHED) == Choice(LARGE, "a")
+
+
+def test_wished_variant_is_loaded_only_where_no_accepted_one_is_loaded(selector: VariantSelector) -> None:
+    assert selector.select(WISHED) == Choice(LARGE, loaded=False)
+    selector.instance_loaded(SMALL.id, "b", VariantState.OVERLOADED, pending=lambda: 100)
+    assert selector.select(WISHED) == Choice(SMALL, "b", degraded=True)
+
+
+def test_accuracy_that_no_variant_has_in_that_time_is_degraded_to_the_floor_and_no_further(selector: VariantSelector) -> None:
+    quick = Query(accuracy=0.75, latency_s=0.05, accuracy_floor=0.7, cost_per_s=2.0)
+    assert selector.select(quick) == Choice(SMALL, loaded=False, degraded=True)
+    choice = selector.select(Query(accuracy=0.9, latency_s=0.05, accuracy_floor=0.8))
+    assert (choice.satisfies, choice.degraded, choice.shortfall) == (False, False, "accuracy 0.76 instead of 0.8")
+
+
+def test_printed_rule_knows_no_floors() -> None:
+    selector = VariantSelector([SMALL, LARGE], Rule.PRINTED)
+    selector.instance_loaded(LARGE.id, "a", VariantState.OVERLOADED)
+    selector.instance_loaded(SMALL.id, "b")
+    assert selector.select(WISHED) == Choice(LARGE, "a")
+
+
+@pytest.mark.parametrize("values", [{"accuracy_floor": 0.5}, {"accuracy": 0.5, "accuracy_floor": 0.6}])
+def test_floor_without_a_wished_accuracy_above_it_is_refused(values: dict[str, float]) -> None:
+    with refused(400, "invalid_query", hint="a floor from 0 to it"):
+        Query(**values)
 
 
 def test_query_by_name_is_answered_by_that_model(selector: VariantSelector) -> None:

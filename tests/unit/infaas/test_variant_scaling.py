@@ -8,7 +8,7 @@ import pytest
 from gnomon_autoscaler.policies.infaas import exact
 from gnomon_autoscaler.policies.infaas.exact import solve
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
-from gnomon_autoscaler.policies.infaas.installed import installed_policy
+from gnomon_autoscaler.policies.infaas.installed import INITIAL, installed_policy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import Variant
@@ -131,8 +131,8 @@ def test_exact_decision_without_time_is_the_heuristics() -> None:
 
 def test_policy_is_exact_where_its_package_is_installed() -> None:
     observation = seen(Demand(1000.0, 0.3))
-    assert installed_policy("scipy")(observation, GreedyState())[0].reason.startswith("exact")
-    assert installed_policy("no_such_package")(observation, GreedyState())[0].reason.startswith("greedy")
+    assert installed_policy("scipy")(observation, INITIAL)[0].reason.startswith("exact")
+    assert installed_policy("no_such_package")(observation, INITIAL)[0].reason.startswith("greedy")
 
 
 def test_time_limit_without_a_solution_leaves_the_heuristics_plan() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from gnomon_autoscaler.policies.infaas import baselines, greedy
+from gnomon_autoscaler.policies.infaas.floors import FloorState, decide_with_floors
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.errors import GnomonError
 from gnomon_core.variants import CPU, Query, Variant
@@ -111,6 +112,21 @@ def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system
         assert query.architecture in (None, by_id[name].architecture)
     assert result.refused == pytest.approx(0.2 * result.queries, rel=0.3)  # none is that accurate
     assert result.in_time + result.late + result.dropped + result.refused == result.queries
+
+
+def test_queries_that_accept_less_accuracy_get_it_where_the_machines_do_not_suffice_and_no_less() -> None:
+    variants = [one for one in table_6_variants(random.Random(1)) if one.architecture in ("resnet18", "resnext50")]
+    system = System("infaas", partial(decide_with_floors, greedy.decide), FloorState(greedy.GreedyState()), scales_workers=False)
+    found = {}
+    for floor in (None, 0.5, 0.75):
+        kinds = (QueryKind(Query(latency_s=1.0, accuracy=0.775, accuracy_floor=floor), 1.0),)
+        found[floor] = simulate_application(variants, kinds, load(60.0, seconds=40), system, cluster=Cluster({CPU: 4}, 4))
+    accuracies = {one.id: one.accuracy for one in variants}
+    assert found[0.5].violations < 0.3 * found[None].violations
+    assert found[0.5].degraded > 0.5 * found[0.5].queries
+    assert (found[None].degraded, found[0.75].degraded) == (0, 0), "resnet18 has 0.698"
+    assert found[0.75].violations == found[None].violations
+    assert {accuracies[name] for _, name in found[0.75].sent} == {0.776}
 
 
 @pytest.mark.parametrize("cluster", [None, Cluster({CPU: 1, INFERENTIA: 1, GPU: 1}, 8)], ids=["unbounded", "workers"])

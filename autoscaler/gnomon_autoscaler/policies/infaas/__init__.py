@@ -8,6 +8,7 @@
 | decomposition | the same by column generation, where demands share resources only |
 | installed | the policy that gateways use: the integer program where scipy is installed, else the heuristic |
 | waiting | what instances serve in time: their capacity, less what waiting needs of it |
+| floors | queries that accept less accuracy, where resources do not suffice |
 | workers | the number of workers of 4.2.3 |
 | baselines | what section 6 compares it with: Clipper+ and SM+ |
 """
