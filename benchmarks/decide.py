@@ -30,14 +30,16 @@ from gnomon_autoscaler.windows import BIN_S, KEEP_S
 from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import Decision, Observation, PolicyState
+from gnomon_core.scaling import Decision, LoadCounters, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 
 FUNCTIONS, QUICK_FUNCTIONS = 1000, 20
-REPEATS, ROUND_S, SETTLE_S = 5, 10.0, 40.0
+REPEATS, ROUND_S, SETTLE_S = 5, 10.0, 20.0
 LENT = "gnomon, lent cores"
 POLICIES = ("gnomon", LENT, "asyfunc", "batch", "kpa", "od")
 GOAL_MS = 20.0
+BUSY_S = 0.05
+"""Seconds that a request is in the system, and that it keeps a core busy."""
 NODES = tuple((f"n{number}", NODE_CORES) for number in range(13))
 SERIAL = 0.05
 MANY = 10_000
@@ -78,23 +80,21 @@ class Loaded(Timeline):
         self._drawn = np.random.default_rng(chance.randrange(2**32))
         self._mean = 10 ** chance.uniform(-2, 2) * BIN_S
         super().__init__(settings, policies=policies, nodes=NODES, start_s=2 * BIN_S, profile=model, lends=lends)
-        for _ in range(round(KEEP_S / BIN_S)):
-            self._step()
-            self.count(self.now_s)
-            load = self.fleet.load(self.runner.function)
-            assert load is not None
-            self.runner.windows.record(self.now_s, load.counters)
+        arrived = 0
+        for count in self._drawn.poisson(self._mean, round(KEEP_S / BIN_S)):
+            arrived += int(count)
+            self._ticks += 1
+            self.now_s = self._ticks * BIN_S
+            self.runner.windows.record(self.now_s, LoadCounters(arrived, arrived, BUSY_S * arrived, BUSY_S * arrived))
+        self.totals, self.counted_s = (float(arrived), BUSY_S * arrived, BUSY_S * arrived), self.now_s
 
     def look(self) -> None:
         """The next half second."""
-        self._step()
-        self.tick()
-
-    def _step(self) -> None:
         self.rps = float(self._drawn.poisson(self._mean)) / BIN_S
-        self.concurrency = self.busy_cores = 0.05 * self.rps
+        self.concurrency = self.busy_cores = BUSY_S * self.rps
         self._ticks += 1
         self.now_s = self._ticks * BIN_S
+        self.tick()
 
 
 def decided(policy: str, functions: int, repeats: int, round_s: float) -> Figure:
@@ -113,7 +113,7 @@ def decided(policy: str, functions: int, repeats: int, round_s: float) -> Figure
         spent_ms.append(1e3 * (sum(one.timed.spent_s for one in loaded) - before_s) / (round_looks * BIN_S))
     bodies = sum(one.live for one in loaded) / functions
     detail = f"{bodies:.2f} Bodies a function; asked every {loaded[0].timed.period_s:g} s"
-    goal = GOAL_MS if policy.startswith("gnomon") else None
+    goal = GOAL_MS if policy.startswith("gnomon") and functions == FUNCTIONS else None
     return measured(f"{policy}: {functions} functions", spent_ms[1:], "ms of CPU a second", at_most=goal, detail=detail)
 
 

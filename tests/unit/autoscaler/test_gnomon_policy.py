@@ -1,6 +1,10 @@
 """`gnomon`: the fewest Bodies that would have kept the objective, over virtual time and in replays of single windows."""
 
+from array import array
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.gnomon import Gnomon, Options
-from gnomon_autoscaler.policies.gnomon.policy import speed_of
-from gnomon_autoscaler.policies.gnomon.replay import Speed, answered_rps, cheapest, late_share, wanted, window
+from gnomon_autoscaler.policies.gnomon.policy import reaction, speed_of
+from gnomon_autoscaler.policies.gnomon.replay import Rule, Speed, answered_rps, cheapest, late_share, wanted, window
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.replica_policy import inner_memory
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceState, Node
-from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState, Resize
+from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState, Resize, StateValue
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.timelines import play
@@ -91,6 +95,111 @@ def test_starts_are_observed() -> None:
     while "load_s" not in remembered:
         remembered = inner_memory(remembered)
     assert remembered["load_s"] == pytest.approx(5.0, abs=0.5)
+
+
+# Looks at which nothing has changed
+
+READY = Instance("i", "f", 1, "n0", 2, 1, InstanceState.READY, 0.0)
+CALM = [1.0, 3.0] * 300
+
+
+def looked(counts: list[float], number: int = 2, now_s: float = 300.0, queued: int = 0) -> Observation:
+    """So many ready Bodies, each of which answers ten requests a second, after these arrivals."""
+    zeros = (0.0,) * len(counts)
+    history = History(0.5, now_s, array("d", counts), zeros, zeros, zeros)
+    bodies = tuple(replace(READY, id=f"i{one}") for one in range(number))
+    return Observation(now_s, "f", SETTINGS, bodies, (), queued, 0, 0.0, now_s, history, latency_s=(0.1,))
+
+
+def settled(counts: list[float]) -> tuple[Gnomon, PolicyState, int]:
+    """The policy, its state and the number of Bodies once they are ready after these arrivals."""
+    policy, state, number = Gnomon(Options()), PolicyState(), 1
+    for _ in range(3):
+        decision, state = policy.decide(looked(counts, number), state)
+        number = decision.desired or 0
+    assert not decision.actions
+    return policy, state, number
+
+
+def test_a_look_at_which_nothing_has_changed_changes_nothing() -> None:
+    policy, state, number = settled(CALM)
+    decision, after = policy.decide(looked([*CALM[1:], 3.0], number, 300.5), state)
+    assert after is state
+    assert (decision.actions, decision.desired) == ((), number)
+
+
+def later(seen: Observation, **fields: Any) -> Observation:
+    """The observation half a second later, or with these fields."""
+    return replace(seen, **{"now_s": 300.5} | fields)
+
+
+CHANGES: dict[str, Callable[[Observation], Observation]] = {
+    "a burst": lambda seen: later(looked([*CALM[2:], 40.0, 40.0], len(seen.instances))),
+    "a queue": lambda seen: later(seen, queued=60),
+    "a Body that has ended": lambda seen: later(seen, instances=seen.instances[1:]),
+    "a further Body": lambda seen: later(seen, instances=(*seen.instances, READY)),
+    "a Body that starts": lambda seen: later(seen, instances=(replace(READY, state=InstanceState.STARTING), *seen.instances[1:])),
+    "an operator's number": lambda seen: later(seen, requested=7),
+    "an objective": lambda seen: later(seen, settings=replace(SETTINGS, slo_s=0.5)),
+    "a bound": lambda seen: later(seen, settings=replace(SETTINGS, scale=ScaleSettings(min=9, max=40))),
+    "a minute": lambda seen: later(seen, now_s=360.0),
+    "a clock that is behind": lambda seen: later(seen, now_s=100.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_look_at_which_something_has_changed_decides(change: str) -> None:
+    policy, state, number = settled(CALM)
+    seen = CHANGES[change](looked(CALM, number))
+    decision, after = policy.decide(seen, state)
+    assert after is not state
+    assert (decision, after) == policy.decide(seen, replace(state, values=without_steady(state)))
+
+
+def without_steady(state: PolicyState) -> dict[str, StateValue]:
+    return {key: value for key, value in state.values.items() if not key.startswith("steady")}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 2, 4, 9]), st.sampled_from([0, 0, 0, 2, 12])), min_size=1, max_size=9),
+    st.lists(st.sampled_from([1.0, 2.0, 9.0, 25.0]), min_size=3, max_size=3),
+)
+@settings(max_examples=60, deadline=None)
+def test_decisions_between_two_replays_are_those_of_a_policy_that_decides_at_each_look(
+    looks: list[tuple[int, int]], bursts: list[float]
+) -> None:
+    counts = [burst if bin_ % 200 < 20 else 2.0 for burst in bursts for bin_ in range(200)]
+    policy, state, number = settled(counts)
+    each = PolicyState(state.policy, state.version, without_steady(state))
+    for turn, (arrived, queued) in enumerate(looks, start=1):
+        counts = [*counts[1:], float(arrived)]
+        seen = looked(counts, number, 300.0 + turn / 2, queued=queued)
+        decision, state = policy.decide(seen, state)
+        expected, each = policy.decide(seen, replace(each, values=without_steady(each)))
+        assert (decision.actions, decision.desired) == (expected.actions, expected.desired)
+        number = decision.desired or 0
+
+
+def replayed_at_s(timeline: Timeline) -> float:
+    remembered = timeline.runner.state.values
+    while "renewed_at_s" not in remembered:
+        remembered = inner_memory(remembered)
+    return cast("float", remembered["renewed_at_s"])
+
+
+def test_a_window_is_replayed_again_when_its_load_has_changed_and_after_its_time() -> None:
+    timeline = line()
+    play(timeline, 300.0, rps=20.0)
+    replays = set()
+    for _ in range(240):
+        play(timeline, 0.5)
+        replays.add(replayed_at_s(timeline))
+    waits_s = np.diff(sorted(replays))
+    assert waits_s.min() > Options().renew_s
+    assert waits_s.max() <= Options().keep_s + Options().renew_s
+    play(timeline, 10.0, rps=60.0)
+    assert timeline.now_s - replayed_at_s(timeline) <= 10.0
+    assert replayed_at_s(timeline) > max(replays)
 
 
 # Borrowed cores
@@ -197,7 +306,7 @@ def test_on_off_load_is_cheaper_with_a_reaction_where_bodies_start_quickly_enoug
 @settings(max_examples=60, deadline=None)
 def test_more_bodies_are_never_late_for_more(counts: list[float], bodies: int, more: int) -> None:
     points = window(counts, 0.5, 0.9)
-    few, many = (answered_rps(np.full(len(counts), float(number)), ONE_AT_A_TIME, 0.5) for number in (bodies, bodies + more))
+    few, many = (answered_rps(np.full(len(counts), number), ONE_AT_A_TIME, 0.5) for number in (bodies, bodies + more))
     assert late_share(points, 0.9, many) <= late_share(points, 0.9, few) + 1e-12
 
 
@@ -211,7 +320,7 @@ def test_a_rule_is_within_the_bounds_keeps_the_objective_where_any_does_and_is_t
     assert rule == cheapest(window(counts, 0.5, 0.9), ONE_AT_A_TIME, SLO_S, 0.001, least=least, most=most)
     assert least <= rule.floor <= most
     assert least <= rule.bodies <= most
-    all_rps = answered_rps(np.full(len(counts), float(most)), ONE_AT_A_TIME, 0.5)
+    all_rps = answered_rps(np.full(len(counts), most), ONE_AT_A_TIME, 0.5)
     assert rule.loss <= max(0.001, late_share(points, 0.9, all_rps))
     steady = cheapest(points, ONE_AT_A_TIME, SLO_S, 0.001, least=least, most=most, reacts=False)
     assert rule.bodies <= steady.bodies or rule.loss < steady.loss
@@ -221,14 +330,46 @@ def test_a_rule_is_within_the_bounds_keeps_the_objective_where_any_does_and_is_t
 @settings(max_examples=60, deadline=None)
 def test_more_arrivals_never_want_fewer_bodies(counts: list[float], factor: float, hold_s: float) -> None:
     more = [count + 3 for count in counts]
-    few, many = (wanted(window(one, 0.5, 0.9), ONE_AT_A_TIME, factor, hold_s) for one in (counts, more))
+    few, many = (wanted(window(one, 0.5, 0.9), ONE_AT_A_TIME, [factor], [hold_s]) for one in (counts, more))
     assert (few <= many).all()
+
+
+@given(COUNTS, st.sampled_from([0.9, 2.0]), st.sampled_from([1.0, 4.0]))
+@settings(max_examples=60, deadline=None)
+def test_the_policy_reacts_as_the_replay_of_its_rule(counts: list[float], factor: float, hold_s: float) -> None:
+    history = History(0.5, 300.0, counts, counts, counts, counts)
+    bodies, lasts_s = reaction(history, ONE_AT_A_TIME, Rule(1, factor, hold_s))
+    replayed = [wanted(window([*counts, *[0.0] * more], 0.5, 0.9), ONE_AT_A_TIME, [factor], [hold_s])[0, 0] for more in (1, 40)]
+    assert bodies == replayed[0][-1]
+    # Without further arrivals the second that began last may count on, but never the one that decides now.
+    later = replayed[1][len(counts) :]
+    assert (later[: round(lasts_s / 0.5)] == bodies).all()
+
+
+@given(COUNTS, st.lists(st.integers(0, 9), min_size=1, max_size=80), st.sampled_from([0.05, 0.3, 2.0]), st.integers(1, 90))
+@settings(max_examples=60, deadline=None)
+def test_late_requests_are_those_of_a_queue_that_is_followed_from_request_to_request(
+    counts: list[float], bodies: list[int], wait_s: float, times: int
+) -> None:
+    points = window([count * times for count in counts], 0.5, wait_s)
+    rates = 10.0 * times * np.resize(np.asarray(bodies), len(counts))
+    late, waiting, last_s = 0.0, 0.0, 0.0
+    for column, bin_ in enumerate(points.bins):
+        for offset_s, weight in zip(points.offsets[:, column], points.weights[:, column], strict=True):
+            now_s = bin_ * 0.5 + offset_s
+            edges = [last_s, *(edge * 0.5 for edge in range(int(last_s / 0.5) + 1, bin_ + 1)), now_s]
+            for begin_s, end_s in pairwise(edges):
+                waiting -= rates[min(int((begin_s + end_s) / 2 / 0.5), len(rates) - 1)] * (end_s - begin_s)
+            waiting, last_s = max(0.0, waiting), now_s
+            late += weight * (waiting + max(0.0, weight - 1) / 2 > wait_s * rates[bin_] + 1e-9)
+            waiting += weight
+    assert late_share(points, wait_s, rates) == pytest.approx(late / max(1.0, points.total), abs=1e-9)
 
 
 @pytest.mark.parametrize("counts", [[10.0] * 100, [400.0] * 100, [0.5] * 40])
 def test_points_are_all_the_requests_in_their_bins_and_in_order(counts: list[float]) -> None:
     points = window(counts, 0.5, 0.2)
     assert points.weights.sum() == pytest.approx(sum(counts), abs=1.0)
-    times_s = points.bins * 0.5 + points.offsets
+    times_s = (points.bins * 0.5 + points.offsets).T.ravel()
     assert (np.diff(times_s) >= -1e-12).all()
     assert ((points.offsets >= 0) & (points.offsets <= 0.5)).all()

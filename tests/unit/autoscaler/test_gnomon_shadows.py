@@ -108,7 +108,7 @@ QUICK = Help(gain=0.5, each_rps=5.0, cost=0.5, load_s=0.05)
 
 
 def rule(counts: Sequence[float], help_: Help | None, load_s: float = 4.6) -> Rule:
-    return cheapest(window(counts, 0.5, 2.9), replace(EACH, load_s=load_s), 3.0, 0.001, help_=help_)
+    return cheapest(window(counts, 0.5, 2.9), replace(EACH, load_s=load_s), 3.0, 0.001, help_=lambda: help_)
 
 
 STEPS = ([20.0] * 100 + [50.0] * 20) * 5
@@ -138,7 +138,7 @@ def test_the_choice_of_shadows_never_costs_more_or_keeps_the_objective_less(
 ) -> None:
     points = window(counts, 0.5, 0.9)
     alone = cheapest(points, EACH, 1.0, 0.001)
-    helped = cheapest(points, EACH, 1.0, 0.001, help_=Help(gain, 10.0 * gain, cost, load_s))
+    helped = cheapest(points, EACH, 1.0, 0.001, help_=lambda: Help(gain, 10.0 * gain, cost, load_s))
     assert helped.bodies <= alone.bodies or helped.loss < alone.loss
     assert helped.loss <= max(0.001, alone.loss)
 

@@ -469,14 +469,16 @@ class KnowledgeCache:
 
     def of(self, observation: Observation) -> Knowledge | None:
         """The knowledge from the profile; None without one, or if it covers no number of cores that the function may have."""
-        profile = observation.profile
+        return self.known(observation.profile, observation.settings)
+
+    def known(self, profile: ModelProfile | None, settings: Settings) -> Knowledge | None:
+        """The same from a profile and settings."""
         if profile is None:
             return None
         last = self._last
-        same = (
-            last is not None and (profile is last.profile or profile == last.profile) and observation.settings == self._settings
-        )
-        if last is None or not same:
-            last = Knowledge(profile, observation.settings, self._options)
-            self._last, self._settings = last, observation.settings
+        # A comparison takes field after field: most often it is the same object.
+        same_settings = settings is self._settings or settings == self._settings
+        if last is None or not same_settings or not (profile is last.profile or profile == last.profile):
+            last = Knowledge(profile, settings, self._options)
+            self._last, self._settings = last, settings
         return last if last.rates.cores else None

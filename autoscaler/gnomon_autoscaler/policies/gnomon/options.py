@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 class Options:
     """The mechanisms of `gnomon`; a user sets none of them but `without`.
 
-    `loss` is the share of requests that a rule may have lost in the window of `window_s`. A new rule is chosen every `renew_s`.
+    `loss` is the share of requests that a rule may have lost in the window of `window_s`. Every `renew_s` the rule is checked,
+    and a new one is chosen if the load has changed, or after half of `keep_s` to all of it. The speed of Bodies is computed at
+    each replay. Where the least Bodies are enough, which is seen without a replay, their speed is computed again after half of
+    `measure_s` to all of it.
     `spread` is how many standard deviations of the count more than the window's arrivals are expected.
 
     `reaction`: rules follow the arrivals of the last second; else the number is a floor. `uncertainty`: see `spread`. `queue`:
@@ -20,6 +23,8 @@ class Options:
     loss: float = 0.001
     window_s: float = 300.0
     renew_s: float = 5.0
+    keep_s: float = 15.0
+    measure_s: float = 60.0
     spread: float = 2.0
     reaction: bool = True
     uncertainty: bool = True

@@ -2,8 +2,8 @@
 
 **The number of Bodies.** The arrivals of the last five minutes are replayed against rules (`replay`): a floor, and a reaction to
 the last second's rate that is held for some time. The rule with the fewest Bodies that would have lost at most one request in a
-thousand is followed until the next replay, five seconds later. The headroom thus follows the load's own bursts, without a factor
-to tune: none for a steady load, much for a bursty one.
+thousand is followed until the load has changed. The headroom thus follows the load's own bursts, without a factor to tune: none
+for a steady load, much for a bursty one.
 
     last five minutes ─▶ replay of each rule ─▶ rule (F, f, h) ─▶ n = max(F, ⌈f · last second ÷ R⌉), h seconds long
                                                                   └─ and more while more waits than the rule expects
@@ -19,6 +19,11 @@ Shadows add and cost, so that it decides whether they are used, and fewer Bodies
 If nodes lend cores, a Body keeps one core and borrows cores for each batch, so that an idle Body occupies one core only
 (scheduler `economical`).
 
+**Work is done where something has changed.** Every five seconds a rule is checked: the number of arrivals in the window has moved
+by more than its uncertainty, √N, or a half second has brought more than any that was replayed. Then the window is replayed again,
+and after a quarter of a minute in any case. Between two checks most looks find a steady state (`_Steady`): all Bodies that
+are wanted are ready, and neither the last second nor the queue calls for others.
+
 **Inputs.** R is the rate of the smallest batch with about the best throughput, by the model's profile or by the latencies that
 the gateway has learned; without either, Bodies are counted by the requests in the system. The load time is that of the profile
 until starts have been observed.
@@ -31,14 +36,18 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
-from typing import cast
+from typing import NamedTuple, TypeAlias, cast
+
+import numpy as np
 
 from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
 from gnomon_autoscaler.policies.gnomon.options import Options
-from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, cheapest, never_wait_long, window
+from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, Vector, cheapest, never_wait_long, window
 from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, shadows_for
 from gnomon_autoscaler.replica_policy import (
+    TOLERANCE_S,
     DesiredCount,
     FreeCapacity,
     Memory,
@@ -55,12 +64,13 @@ from gnomon_autoscaler.replica_policy import (
 )
 from gnomon_autoscaler.wrappers import Wrapper, standard
 from gnomon_core.engines import can_borrow
-from gnomon_core.fleet import InstanceState
+from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.scaling import (
     Action,
     CreateBody,
     Decision,
     DestroyBody,
+    History,
     Observation,
     PolicyState,
     Resize,
@@ -77,6 +87,11 @@ FIRST_LOAD_S = 1.0
 """The load time of a Body in seconds if none has been observed and no profile has one."""
 CONCURRENCY_S = 6.0
 """The window by which Bodies are counted while no latency is known."""
+ANY_RPS = NEVER_S = 1e18
+"""More than any rate and later than any time: JSON has no infinity."""
+GOLDEN = 0.6180339887498949
+ALIKE = 0.1
+"""The share by which a measured time may change before the rule is replayed again."""
 HALF = 0.5
 """The share of the queue that the serving Bodies can answer in time, from which the queue requires more Bodies."""
 
@@ -93,18 +108,31 @@ class Bodies:
     default_scheduler: str = "economical"
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
-        remembered = dict(memory) | _observed_starts(observation, memory) | {"wanted": None}
-        if within_period(timestamp_in(memory, "renewed_at_s"), self.options.renew_s, observation.now_s):
-            speed, rule = _speed_in(memory), _rule_in(memory)
+        remembered: dict[str, StateValue] = {**memory, **_observed_starts(observation, memory), "wanted": None, "calm": None}
+        speed, rule = _speed_in(memory), _rule_in(memory)
+        if speed is not None and rule is not None and memory.get("settings") == _settings_of(observation):
             # Between two replays only the last second's rate is new, which `_followed` applies to the rule.
-            if speed is not None and rule is not None:
+            if within_period(timestamp_in(memory, "checked_at_s"), self.options.renew_s, observation.now_s):
                 return self._followed(observation, speed, rule, remembered)
+            if self.holds(observation, remembered):
+                return self._followed(observation, speed, rule, remembered | {"checked_at_s": observation.now_s})
+            if rule.factor <= 0.0 and self._is_as_quick(observation, remembered):
+                arrivals = self._window(observation)
+                if self._least_is_enough(observation, speed, arrivals):
+                    return self._followed(observation, speed, rule, remembered | _renewed(observation.now_s, arrivals))
         speed = speed_of(observation, self.options, timestamp_in(remembered, "load_s"))
         if speed is None:
             return _by_concurrency(observation, remembered)
-        rule = self._rule(observation, speed)
-        remembered |= {"renewed_at_s": observation.now_s, "floor": rule.floor, "factor": rule.factor, "hold_s": rule.hold_s}
+        arrivals = self._window(observation)
+        rule = self._rule(observation, speed, arrivals)
         remembered |= {
+            **_renewed(observation.now_s, arrivals),
+            "measured_at_s": observation.now_s,
+            "settings": _settings_of(observation),
+            "slowest_s": max(observation.latency_s, default=0.0),
+            "floor": rule.floor,
+            "factor": rule.factor,
+            "hold_s": rule.hold_s,
             "shadows": rule.shadows,
             "loss": rule.loss,
             "rates_rps": speed.rates_rps,
@@ -113,17 +141,60 @@ class Bodies:
         }
         return self._followed(observation, speed, rule, remembered)
 
-    def _rule(self, observation: Observation, speed: Speed) -> Rule:
+    def _window(self, observation: Observation) -> Sequence[float]:
+        """The counts of the arrivals that are replayed."""
+        history = observation.history
+        return history.arrivals[-round(self.options.window_s / history.bin_s) :]
+
+    def holds(self, observation: Observation, remembered: Memory) -> bool:
+        """Return whether a rule is followed on after a check.
+
+        It is while the number of arrivals is within one standard deviation of what the last replay has seen, no half second since
+        then has brought more than each of its window, and Bodies start and answer as quickly.
+        """
+        renewed_s, total, highest = (timestamp_in(remembered, key) for key in ("renewed_at_s", "total", "highest"))
+        if (
+            total is None
+            or highest is None
+            or not within_period(renewed_s, _varied(self.options.keep_s, total), observation.now_s)
+        ):
+            return False
+        arrivals = self._window(observation)
+        since = arrivals[-max(1, math.ceil((observation.now_s - renewed_s) / observation.history.bin_s)) :]
+        changed = max(since, default=0.0) > highest or abs(sum(arrivals) - total) > math.sqrt(total)
+        return not changed and self._is_as_quick(observation, remembered)
+
+    def _is_as_quick(self, observation: Observation, remembered: Memory) -> bool:
+        """Return whether Bodies start and answer as quickly as when their speed was computed, not long ago."""
+        measured_s, load_s = (timestamp_in(remembered, key) for key in ("measured_at_s", "load_s"))
+        measure_s = _varied(self.options.measure_s, timestamp_in(remembered, "total") or 0.0)
+        return (
+            within_period(measured_s, measure_s, observation.now_s)
+            and _alike(max(observation.latency_s, default=0.0), timestamp_in(remembered, "slowest_s"))
+            and (load_s is None or _alike(load_s, timestamp_in(remembered, "loads_s")))
+        )
+
+    def _least_is_enough(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> bool:
+        """Return whether it takes no replay to see that the least Bodies are enough."""
+        least, wait_s = max(1, observation.settings.scale.min), observation.settings.slo_s - speed.batch_s
+        return never_wait_long(self._expected(arrivals), observation.history.bin_s, speed.rate_rps(least), wait_s)
+
+    def _rule(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> Rule:
         """The cheapest rule for the arrivals of the last minutes."""
         history, scale, slo_s = observation.history, observation.settings.scale, observation.settings.slo_s
-        arrivals = self._expected(history.arrivals[-round(self.options.window_s / history.bin_s) :])
         least, most = max(1, scale.min), max(1, scale.max)
-        if never_wait_long(arrivals, history.bin_s, speed.rate_rps(least), slo_s - speed.batch_s):
+        if self._least_is_enough(observation, speed, arrivals):
             return Rule(least, 0.0, 0.0, 0.0, float(least))
-        points = window(arrivals, history.bin_s, slo_s - speed.batch_s)
-        help_ = self._help(observation, speed)
+        points = window(self._expected(arrivals), history.bin_s, slo_s - speed.batch_s)
         return cheapest(
-            points, speed, slo_s, self.options.loss, least=least, most=most, reacts=self.options.reaction, help_=help_
+            points,
+            speed,
+            slo_s,
+            self.options.loss,
+            least=least,
+            most=most,
+            reacts=self.options.reaction,
+            help_=lambda: self._help(observation, speed),
         )
 
     def _help(self, observation: Observation, speed: Speed) -> Help | None:
@@ -136,29 +207,24 @@ class Bodies:
         found = self._help(observation, speed)
         return found is not None and found.load_s < speed.load_s
 
-    def _expected(self, arrivals: Sequence[float]) -> Sequence[float]:
+    def _expected(self, arrivals: Sequence[float]) -> Vector:
         """The window's arrivals, scaled up by the uncertainty of their number."""
-        total = sum(arrivals)
-        if not self.options.uncertainty or total <= 0:
-            return arrivals
-        factor = 1 + self.options.spread / math.sqrt(total)
-        return [factor * count for count in arrivals]
+        counts, total = np.asarray(arrivals, dtype=np.float64), sum(arrivals)
+        return counts * (1 + self.options.spread / math.sqrt(total)) if self.options.uncertainty and total > 0 else counts
 
     def _followed(self, observation: Observation, speed: Speed, rule: Rule, remembered: dict[str, StateValue]) -> DesiredCount:
         history = observation.history
         # One second: the time after which the rule reacts, as in the replay.
         last_rps = history.rate_rps(history.arrivals, 1.0)
-        reacted = speed.bodies(rule.factor * last_rps) if rule.factor > 0 else 0
-        held = _extreme(remembered, "held", (observation.now_s, reacted), rule.hold_s, operator.gt)
-        highest = held[0][1]
-        remembered |= _entries("held", held)
+        reacted, held_s = reaction(observation.history, speed, rule)
+        ruled = max(rule.floor, reacted)
         waits = self._of_queue(observation, speed)
-        count = max(rule.floor, highest, waits)
+        count = max(ruled, waits)
         text = f"{last_rps:.1f} rps, a Body answers {speed.rate_rps(1):.2f}: {rule.floor}"
         if rule.factor > 0:
-            text += f" or {rule.factor:g} × for {rule.hold_s:g} s = {max(rule.floor, highest)}"
+            text += f" or {rule.factor:g} × for {rule.hold_s:g} s = {ruled}"
         text += f", replayed {rule.loss:.2%} late"
-        if waits > max(rule.floor, highest):
+        if waits > ruled:
             text += f"; {observation.queued} wait: {waits}"
         now = (observation.now_s, count)
         if rule.shadows:
@@ -168,21 +234,71 @@ class Bodies:
             text += f"; {count} Bodies and Shadows until this has lasted for {speed.load_s:.2g} s" if count < now[1] else ""
         else:
             # More waits than the rule expects: Shadows are there before the next replay, and before a Body.
-            urgent = _extreme(
-                remembered, "urgent", (now[0], waits if waits > max(rule.floor, highest) else 0), speed.load_s, operator.gt
-            )
+            urgent = _extreme(remembered, "urgent", (now[0], waits if waits > ruled else 0), speed.load_s, operator.gt)
             wanted = max(count, urgent[0][1]) if urgent[0][1] and self._shadows_are_quicker(observation, speed) else None
             remembered |= _entries("urgent", urgent) | {"wanted": wanted}
+            if not urgent[0][1]:
+                until_s = observation.now_s + held_s if ruled > rule.floor else NEVER_S
+                highest = timestamp_in(remembered, "highest") or 0.0
+                calm = (ruled, _calm_rps(speed, rule, ruled), self._calm_queue(observation, speed), highest)
+                remembered |= {"calm": calm, "calm_until_at_s": until_s}
         return DesiredCount(count, text, remembered)
 
     def _of_queue(self, observation: Observation, speed: Speed) -> int:
         """The Bodies that answer the queue in time, if it exceeds half of what the serving Bodies answer in time."""
         if not self.options.queue or not observation.queued:
             return 0
-        wait_s = max(speed.batch_s, observation.settings.slo_s - speed.batch_s)
-        if observation.queued <= HALF * speed.rate_rps(max(1, len(observation.ready))) * wait_s:
+        if observation.queued <= self._calm_queue(observation, speed):
             return 0
+        wait_s = max(speed.batch_s, observation.settings.slo_s - speed.batch_s)
         return speed.bodies(observation.history.rate_rps(observation.history.arrivals, 1.0) + observation.queued / wait_s)
+
+    def _calm_queue(self, observation: Observation, speed: Speed) -> float:
+        """The longest queue that requires no more Bodies."""
+        wait_s = max(speed.batch_s, observation.settings.slo_s - speed.batch_s)
+        return HALF * speed.rate_rps(max(1, len(observation.ready))) * wait_s
+
+
+def reaction(history: History, speed: Speed, rule: Rule) -> tuple[int, float]:
+    """The Bodies that the rule's reaction wants, and for how many seconds it does if no second brings more."""
+    if rule.factor <= 0.0:
+        return 0, 0.0
+    back, bins = (max(1, round(span_s / history.bin_s)) for span_s in (1.0, rule.hold_s))
+    counts = list(history.arrivals[-(back + bins - 1) :])
+    ends = range(max(1, len(counts) - bins + 1), len(counts) + 1)
+    seconds = [sum(counts[max(0, end - back) : end]) for end in reversed(ends)] or [0.0]
+    highest = max(seconds)
+    return speed.bodies(rule.factor * highest / (back * history.bin_s)), (bins - seconds.index(highest)) * history.bin_s
+
+
+def _calm_rps(speed: Speed, rule: Rule, bodies: int) -> float:
+    """The highest rate of a second to which the rule reacts with no more than these Bodies."""
+    unbounded = rule.factor <= 0.0 or bodies >= speed.most
+    return ANY_RPS if unbounded else speed.rate_rps(bodies) / rule.factor
+
+
+def _renewed(now_s: float, arrivals: Sequence[float]) -> dict[str, StateValue]:
+    """What is remembered of a window for which a rule was chosen, to see whether the load has changed since."""
+    load: dict[str, StateValue] = {"total": sum(arrivals), "highest": max(arrivals, default=0.0)}
+    return load | {"renewed_at_s": now_s, "checked_at_s": now_s}
+
+
+def _varied(period_s: float, total: float) -> float:
+    """Half of the period to all of it, by the number of arrivals: functions deployed together must not be replayed together."""
+    return period_s * (0.5 + 0.5 * (total * GOLDEN % 1.0))
+
+
+def _alike(now: float, before: float | None) -> bool:
+    """Return whether a measured time has not changed by more than a tenth."""
+    return before is not None and abs(now - before) <= ALIKE * before
+
+
+def _settings_of(observation: Observation) -> tuple[StateValue, ...]:
+    """The settings on which decisions depend: a rule, or a steady state, of other settings is not followed."""
+    settings = observation.settings
+    scale = settings.scale
+    own = (settings.slo_s, settings.max_batch, settings.cores, settings.max_cores, settings.weight_mode)
+    return (*own, settings.expected_concurrency, scale.min, scale.max, scale.zero, scale.zero_duration_s, scale.down_window_s)
 
 
 def speed_of(observation: Observation, options: Options, load_s: float | None) -> Speed | None:
@@ -203,6 +319,7 @@ def speed_of(observation: Observation, options: Options, load_s: float | None) -
     if not batch_s:
         return None
 
+    @cache
     def rate_rps(cores: int) -> float:
         return concurrency * batch / (seconds(cores, batch) or math.inf)
 
@@ -314,7 +431,7 @@ class _NestedMemory(Wrapper):
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
         desired = self.wrapped.desired_count(observation, inner_memory(memory))
-        return replace(desired, memory={"inner": desired.memory})
+        return DesiredCount(desired.count, desired.reason, {"inner": desired.memory})
 
 
 class Gnomon(ReplicaPolicyAdapter):
@@ -325,18 +442,45 @@ class Gnomon(ReplicaPolicyAdapter):
 
     def __init__(self, options: Options) -> None:
         self._pairs = Pairs()
-        super().__init__(_NestedMemory(standard(Bodies(options, self._pairs))))
+        self._bodies = Bodies(options, self._pairs)
+        super().__init__(_NestedMemory(standard(self._bodies)))
         self.options = options
 
     def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions towards the number of Bodies, and the Shadows that they need meanwhile."""
-        desired = self._policy.desired_count(observation, memory_of(state, self.name, self.version))
+        memory = memory_of(state, self.name, self.version)
+        steady = _steady_in(memory)
+        if steady is not None and steady.lasts(observation):
+            if within_period(steady.checked_s, self.options.renew_s, observation.now_s):
+                return Decision((), steady.reason, steady.bodies), state
+            if self._bodies.holds(observation, _innermost(memory)):
+                checked = {**memory, "steady_checked_at_s": observation.now_s}
+                return Decision((), steady.reason, steady.bodies), replace(state, values=checked)
+        desired = self._policy.desired_count(observation, memory)
         bodies = self.actions(desired.count, observation)
         level = self._shadows(_wanted(desired.memory), observation, bodies)
         # Shadows first: they are urgent, and a refused Body must not delay them.
         actions = (*level.released, *level.created, *bodies)
         reason = "; ".join(text for text in (desired.reason, level.reason) if text)
-        return Decision(actions, reason, desired.count), PolicyState(self.name, self.version, desired.memory)
+        after = desired.memory if actions else {**desired.memory, **self._steady(observation, desired)}
+        return Decision(actions, reason, desired.count), PolicyState(self.name, self.version, after)
+
+    def _steady(self, observation: Observation, desired: DesiredCount) -> Memory:
+        """The steady state that this decision leaves, as `_steady_in` reads it; nothing where there is none."""
+        scale, memory = observation.settings.scale, _innermost(desired.memory)
+        calm = memory.get("calm")
+        calm_until_s, checked_s = (timestamp_in(memory, key) for key in ("calm_until_at_s", "checked_at_s"))
+        if not isinstance(calm, tuple) or calm_until_s is None or checked_s is None:
+            return {}
+        if not 0 < desired.count == calm[0] or observation.requested is not None or scale.down_window_s > 0:
+            return {}
+        until_s, active_s = calm_until_s, timestamp_in(desired.memory, "active_at_s")
+        if active_s is not None and (scale.zero or scale.min == 0):
+            until_s = min(until_s, active_s + scale.zero_duration_s)
+        values = (*cast("tuple[int, float, float, float]", calm), _settings_of(observation), desired.reason)
+        if not _Steady(checked_s, until_s, *values).lasts(observation):
+            return {}
+        return {"steady_checked_at_s": checked_s, "steady_until_at_s": until_s, "steady": values}
 
     def actions(self, count: int, observation: Observation) -> tuple[Action, ...]:
         bodies = self._towards(count, observation)
@@ -391,11 +535,59 @@ def _borrowers(number: int, cores: int, observation: Observation) -> tuple[Creat
     return tuple(created)
 
 
+class _Steady(NamedTuple):
+    """A state in which the decision stays the same until `until_s`, as long as it `lasts`.
+
+    The rule was checked at `checked_s`. All `bodies` are ready. Up to `rps` in a second and a queue of `queue` the rule wants
+    neither more nor fewer. A half second that brings more than `highest`, that of the window, calls for a check at once. To see
+    that a state lasts takes a tenth of the time of a decision.
+    """
+
+    checked_s: float
+    until_s: float
+    bodies: int
+    rps: float
+    queue: float
+    highest: float
+    settings: tuple[StateValue, ...]
+    reason: str
+
+    def lasts(self, observation: Observation) -> bool:
+        """Return whether the function is still in this state."""
+        history, instances = observation.history, observation.instances
+        return (
+            observation.requested is None
+            and observation.now_s < self.until_s - TOLERANCE_S
+            and len(instances) == self.bodies
+            and observation.queued <= self.queue
+            and (not history.arrivals or history.arrivals[-1] <= self.highest)
+            and (self.rps == ANY_RPS or history.rate_rps(history.arrivals, 1.0) <= self.rps)
+            and self.settings == _settings_of(observation)
+            and all(one.state is InstanceState.READY and one.kind is InstanceKind.BODY for one in instances)
+        )
+
+
+_Remembered: TypeAlias = tuple[int, float, float, float, tuple[StateValue, ...], str]
+
+
+def _steady_in(memory: Memory) -> _Steady | None:
+    values = memory.get("steady")
+    checked_s, until_s = timestamp_in(memory, "steady_checked_at_s"), timestamp_in(memory, "steady_until_at_s")
+    if not isinstance(values, tuple) or checked_s is None or until_s is None:
+        return None
+    return _Steady(checked_s, until_s, *cast("_Remembered", values))
+
+
 def _wanted(memory: Memory) -> int | None:
     """The number of Bodies whose worth of answers is wanted, some of it by Shadows; None if no Shadows are."""
+    return count_in(_innermost(memory), "wanted")
+
+
+def _innermost(memory: Memory) -> Memory:
+    """The memory of `Bodies`, within those of the wrappers."""
     while inner := inner_memory(memory):
         memory = inner
-    return count_in(memory, "wanted")
+    return memory
 
 
 def gnomon(settings: Settings) -> Gnomon:

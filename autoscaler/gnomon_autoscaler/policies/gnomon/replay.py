@@ -31,25 +31,27 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 FACTORS = (0.9, 1.1, 1.3, 1.6, 2.0)
 HOLDS_S = (1.0, 4.0, 12.0)
 FEW = 4096
 """Requests of a window that are replayed one by one."""
+ROWS = 4
+"""Rows of the columns of such a window: more leave more of them empty, fewer make more columns."""
 MOST_PARTS = 16
 RESOLUTION = 3.0
 """Parts of what the objective leaves for waiting."""
 SECOND_S = 1.0
 _GOLDEN = 0.6180339887498949
-_LARGE = 1e18
 ROUNDING = 1e-9
 
 
@@ -112,15 +114,22 @@ class Speed:
         return self.rates_rps[min(bodies, self.most)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
-    """Recent arrivals by bins of `bin_s`, as points in time with weights."""
+    """Recent arrivals by bins of `bin_s`, as points in time with weights, in columns of equally many rows.
+
+    A column holds consecutive points of one bin (`bins`, one for each column), from its first row to its last: sums and minima
+    along the time are computed for all columns at once, and then from column to column. A column that a bin does not fill ends
+    with points of no weight, which changes nothing: what is not late at them counts for nothing, and no request waits less.
+    """
 
     arrivals: Vector
     bin_s: float
-    bins: npt.NDArray[np.int64]
+    bins: Counts
     offsets: Vector
+    """Seconds from the beginning of the bin, (rows, columns)."""
     weights: Vector
+    """(rows, columns)"""
 
     @property
     def requests(self) -> float:
@@ -130,8 +139,27 @@ class Window:
     def duration_s(self) -> float:
         return len(self.arrivals) * self.bin_s
 
+    @cached_property
+    def before(self) -> Vector:
+        """What came before each point, (rows, columns)."""
+        within = _down(np.add, self.weights.copy())
+        columns = within[-1]
+        before: Vector = within - self.weights + (np.cumsum(columns) - columns)
+        return before
 
-def window(arrivals: Sequence[float], bin_s: float, wait_s: float) -> Window:
+    @cached_property
+    def halfway(self) -> Vector:
+        """The same, to the middle of a point that stands for several requests."""
+        halfway: Vector = self.before + np.maximum(0.0, self.weights - 1.0) / 2
+        return halfway
+
+    @cached_property
+    def total(self) -> float:
+        """The weight of all points."""
+        return float(self.weights.sum())
+
+
+def window(arrivals: Sequence[float] | Vector, bin_s: float, wait_s: float) -> Window:
     """The points at which these counts are replayed; `wait_s` is how long a request may wait."""
     counts = np.asarray(arrivals, dtype=np.float64)
     if counts.sum() <= FEW:
@@ -141,90 +169,156 @@ def window(arrivals: Sequence[float], bin_s: float, wait_s: float) -> Window:
 
 
 def _one_by_one(counts: Vector, bin_s: float) -> Window:
-    whole = np.floor(np.cumsum(counts) + 1e-6)
-    per_bin = np.diff(whole, prepend=0.0).astype(np.int64)
-    bins = np.repeat(np.arange(len(counts)), per_bin)
-    # Fractions of a golden section are spread evenly, and look like chance from bin to bin.
-    shares: Vector = (np.arange(1, len(bins) + 1, dtype=np.float64) ** 2 * _GOLDEN) % 1.0
-    order = np.argsort(bins + shares, kind="stable")
-    return Window(counts, bin_s, bins, shares[order] * bin_s, np.ones(len(bins)))
+    ends = np.floor(np.cumsum(counts) + 1e-6).astype(np.int64)
+    per_bin = ends.copy()
+    per_bin[1:] -= ends[:-1]
+    columns = -(-per_bin // ROWS)
+    last_column = np.cumsum(columns)
+    bins = np.arange(len(counts))
+    column_bins = bins.repeat(columns)
+    # Points of a column: all rows, but for the last one of each bin.
+    heights = np.full(len(column_bins), ROWS)
+    filled = per_bin > 0
+    heights[last_column[filled] - 1] = (per_bin - (columns - 1) * ROWS)[filled]
+    starts = bins.repeat(per_bin)
+    times = np.sort(starts + _shares(FEW)[: len(starts)])
+    # By columns first, where points are in the order of time.
+    taken = np.arange(ROWS) < heights[:, None]
+    offsets = np.full(taken.shape, bin_s)
+    offsets[taken] = (times - starts) * bin_s
+    return Window(counts, bin_s, column_bins, np.ascontiguousarray(offsets.T), np.ascontiguousarray(taken.T, dtype=np.float64))
+
+
+@lru_cache(maxsize=1)
+def _shares(points: int) -> Vector:
+    """Fractions of a golden section: they are spread evenly, and look like chance from bin to bin."""
+    shares: Vector = (np.arange(1, points + 1, dtype=np.float64) ** 2 * _GOLDEN) % 1.0
+    return shares
 
 
 def _in_parts(counts: Vector, bin_s: float, parts: int) -> Window:
-    share = counts[:, None] / parts
+    share = counts / parts
     spread = np.maximum(0.0, share + np.sqrt(share) * _noise(len(counts), parts))
-    spread *= (counts / np.maximum(spread.sum(axis=1), 1e-12))[:, None]
-    bins = np.repeat(np.arange(len(counts)), parts)
-    offsets = np.tile((np.arange(parts) + 1.0) * (bin_s / parts), len(counts))
-    return Window(counts, bin_s, bins, offsets, spread.ravel())
+    spread *= counts / np.maximum(spread.sum(axis=0), 1e-12)
+    bins, offsets = _ends_of_parts(len(counts), parts)
+    return Window(counts, bin_s, bins, offsets * bin_s, spread)
+
+
+@lru_cache(maxsize=64)
+def _ends_of_parts(bins: int, parts: int) -> tuple[Counts, Vector]:
+    """The bins of the columns, and the ends of parts as shares of a bin, (parts, bins)."""
+    ends = np.repeat((np.arange(parts) + 1.0)[:, None] / parts, bins, axis=1)
+    return np.arange(bins), ends
 
 
 @lru_cache(maxsize=64)
 def _noise(bins: int, parts: int) -> Vector:
-    """Normal deviations that add up to nothing in each bin."""
+    """Normal deviations that add up to nothing in each bin, (parts, bins)."""
     drawn: Vector = np.random.default_rng(1).standard_normal((bins, parts))
     centred: Vector = drawn - drawn.mean(axis=1, keepdims=True)
-    return centred
+    return np.ascontiguousarray(centred.T)
 
 
-def wanted(recent: Window, speed: Speed, factor: float, hold_s: float) -> Vector:
-    """The reaction's number of Bodies at the beginning of each bin, without the floor."""
-    if factor <= 0.0:
-        return np.zeros(len(recent.arrivals))
+def _down(operation: np.ufunc, rows: Vector) -> Vector:
+    """Each row with those above it, in place: a third of the time of the operation's `accumulate` along columns."""
+    for row in range(1, len(rows)):
+        operation(rows[row - 1], rows[row], out=rows[row])
+    return rows
+
+
+def wanted(recent: Window, speed: Speed, factors: Sequence[float], holds_s: Sequence[float]) -> Counts:
+    """The number of Bodies at the beginning of each bin that a reaction wants, without the floor: (factors, holds, bins).
+
+    `holds_s` are in ascending order.
+    """
     back = max(1, round(SECOND_S / recent.bin_s))
     total = np.concatenate(([0.0], np.cumsum(recent.arrivals)))
     ends = np.arange(len(recent.arrivals))
     last_second = total[ends] - total[np.maximum(0, ends - back)]
-    rates_rps = factor * last_second / (back * recent.bin_s) * (1 - ROUNDING)
-    needed = np.minimum(speed.most, np.searchsorted(speed.rates, rates_rps)).astype(np.float64)
-    return _highest(needed, max(1, round(hold_s / recent.bin_s)))
+    rates_rps = np.multiply.outer(np.asarray(factors), last_second) / (back * recent.bin_s) * (1 - ROUNDING)
+    found = np.minimum(speed.most, np.searchsorted(speed.rates, rates_rps))
+    held, span = [], 1
+    for hold_s in holds_s:
+        bins = max(1, round(hold_s / recent.bin_s))
+        found, span = _highest(found, bins, span), bins
+        held.append(found)
+    return np.stack(held, axis=1)
 
 
-def _highest(values: Vector, bins: int) -> Vector:
-    """The highest of the last so many values, at each of them."""
-    span, found, bins = 1, values, min(bins, len(values))
+def _highest(values: Counts, bins: int, span: int = 1) -> Counts:
+    """The highest of the last so many values, at each of them, along the last axis; `values` are that of `span` already."""
+    bins = min(bins, values.shape[-1])
     while span < bins:
         step = min(span, bins - span)
-        found = np.maximum(found, np.concatenate((np.full(step, -_LARGE), found[:-step])))
-        span += step
-    return found
+        higher = values.copy()
+        np.maximum(values[..., step:], values[..., :-step], out=higher[..., step:])
+        values, span = higher, span + step
+    return values
 
 
-def serving(counts: Vector, load_bins: int) -> Vector:
+def serving(counts: Counts, load_bins: int) -> Counts:
     """The number of loaded Bodies in each bin: those that have been wanted for this many bins."""
-    if load_bins <= 0:
-        return counts
-    padded = np.concatenate((np.full(load_bins, counts[0]), counts))
-    return -_highest(-padded, load_bins + 1)[load_bins:]
+    return -_highest(-counts, load_bins + 1)
 
 
-def answered_rps(counts: Vector, speed: Speed, bin_s: float, load_s: float | None = None) -> Vector:
-    """The throughput of the serving Bodies in each bin, given the number that is wanted at its beginning.
+def answered_rps(counts: Counts, speed: Speed, bin_s: float) -> Vector:
+    """The throughput of the serving Bodies in each bin, given the number that is wanted at its beginning."""
+    return _Answers.of(counts, speed, bin_s, speed.load_s).rps(0.0, math.inf)
 
-    `load_s` is another time than their own after which they serve.
-    """
-    whole, part = divmod((speed.load_s if load_s is None else load_s) / bin_s, 1.0)
-    soon, later = (speed.rates[np.minimum(speed.most, serving(counts, int(whole) + more)).astype(np.int64)] for more in (0, 1))
-    return (1 - part) * soon + part * later
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What Bodies answer in each bin: a share `part` of those that serve `later`, the rest of those that serve `soon`."""
+
+    soon_rps: Vector
+    later_rps: Vector
+    part: float
+
+    @staticmethod
+    def of(counts: Counts, speed: Speed, bin_s: float, load_s: float) -> _Answers:
+        """By the numbers that are wanted, each of which serves a load time later."""
+        whole, part = divmod(load_s / bin_s, 1.0)
+        soon = serving(counts, int(whole))
+        later = serving(soon, 1)
+        return _Answers(speed.rates[soon], speed.rates[later], part)
+
+    def rps(self, low_rps: float, high_rps: float) -> Vector:
+        """The throughput where the floor answers `low_rps`, and the most Bodies `high_rps`."""
+        soon: Vector = np.minimum(high_rps, np.maximum(low_rps, self.soon_rps))
+        if self.part <= 0.0:
+            return soon
+        later = np.minimum(high_rps, np.maximum(low_rps, self.later_rps))
+        answered: Vector = (1 - self.part) * soon + self.part * later
+        return answered
+
+    def __getitem__(self, row: tuple[int, int]) -> _Answers:
+        return _Answers(self.soon_rps[row], self.later_rps[row], self.part)
 
 
 def late_share(recent: Window, wait_s: float, rates_rps: Vector) -> float:
     """The share of requests that would have been late at these rates of answers."""
-    before = np.concatenate(([0.0], np.cumsum(rates_rps * recent.bin_s)))
+    answered = np.cumsum(rates_rps * recent.bin_s)
     rate_now = rates_rps[recent.bins]
-    ahead = np.cumsum(recent.weights) - recent.weights - before[recent.bins] - rate_now * recent.offsets
-    # The work before a request, in the middle of its part where a point stands for several.
-    work = ahead - np.minimum(0.0, np.minimum.accumulate(ahead)) + np.maximum(0.0, recent.weights - 1.0) / 2
-    late = work > wait_s * rate_now
-    return float(late @ recent.weights) / max(1.0, float(recent.weights.sum()))
+    # What could be answered before each point, (rows, columns).
+    possible = rate_now * recent.offsets
+    possible += (answered - rates_rps * recent.bin_s)[recent.bins]
+    lowest = _down(np.minimum, recent.before - possible)
+    # The lowest of all columns before each one, and 0: nothing was ahead at the beginning.
+    before = np.minimum.accumulate(np.concatenate(([0.0], lowest[-1, :-1])))
+    np.minimum(lowest, before, out=lowest)
+    # Late where the work before a request, in the middle of its part where a point stands for several, takes longer.
+    possible += lowest
+    possible += wait_s * rate_now
+    late = recent.halfway > possible
+    return float(recent.weights[late].sum()) / max(1.0, recent.total) if np.count_nonzero(late) else 0.0
 
 
-def never_wait_long(arrivals: Sequence[float], bin_s: float, rate_rps: float, wait_s: float) -> bool:
+def never_wait_long(arrivals: Vector, bin_s: float, rate_rps: float, wait_s: float) -> bool:
     """Return whether at this rate of answers no request waits long, wherever in its bin it came: then no replay is needed.
 
     No bin brings more than is answered within a bin, so at most one bin's arrivals wait when the next bin's come.
     """
-    highest = max(arrivals, default=0.0)
+    highest = float(arrivals.max(initial=0.0))
     return highest <= rate_rps * bin_s and 2 * highest <= rate_rps * wait_s
 
 
@@ -237,45 +331,67 @@ def cheapest(
     least: int = 1,
     most: int = 10_000,
     reacts: bool = True,
-    help_: Help | None = None,
+    help_: Callable[[], Help | None] = lambda: None,
 ) -> Rule:
     """The rule of least cost that loses at most this share; else the one that loses least.
 
-    Rules with Shadows are replayed where `help_` says what those add.
+    Rules with Shadows are replayed where `help_` says what those add. It is asked only if a floor of `least` is not enough.
     """
-    replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)), help_)
-    floor, lost = replays.least_floor(_Reaction.none(recent), replays.most)
+    replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)))
+    floor, lost = replays.least_floor(replays.none(), replays.most)
     best = Rule(floor, 0.0, 0.0, lost, float(floor))
     if not reacts or best.floor <= least:
         return best
-    for factor in FACTORS:
-        for hold_s in HOLDS_S:
-            for reaction in replays.reactions(wanted(recent, speed, factor, hold_s)):
-                enough = best.loss <= loss
-                # With this floor or a higher one it is not cheaper; where it loses too much, so does a lower one.
-                top = max(least, math.ceil(best.bodies) - 1) if enough else replays.most
-                dear = float(np.maximum(reaction.bodies, least).mean()) >= best.bodies
-                if enough and (dear or replays.lost(reaction, top) > loss):
-                    continue
-                floor, lost = replays.least_floor(reaction, top)
-                cost = replays.cost(reaction, floor)
-                if cost < best.bodies if enough and lost <= loss else lost < best.loss:
-                    best = Rule(floor, factor, hold_s, lost, cost, reaction.shadows)
+    replays = replace(replays, help=help_())
+    late: list[_Reaction] = []
+    for reaction in replays.reactions():
+        enough = best.loss <= loss
+        # With this floor or a higher one it is not cheaper; where it loses too much, so does a lower one.
+        top = max(least, math.ceil(best.bodies) - 1) if enough else replays.most
+        if enough:
+            # A reaction loses no less than one that wants as many Bodies or more, with a floor as high or higher.
+            if any(reaction.wants_no_more_than(other) for other in late):
+                continue
+            if reaction.least_bodies >= best.bodies and not reaction.is_most:
+                continue
+            if replays.lost(reaction, top) > loss:
+                late.append(reaction)
+                continue
+            if reaction.least_bodies >= best.bodies:
+                continue
+        floor, lost = replays.least_floor(reaction, top)
+        cost = replays.cost(reaction, floor)
+        if cost < best.bodies if enough and lost <= loss else lost < best.loss:
+            best = Rule(floor, reaction.factor, reaction.hold_s, lost, cost, reaction.shadows)
     return best
 
 
 @dataclass(frozen=True, slots=True)
 class _Reaction:
-    """The number that a rule wants in each bin without its floor, and how many of these are Bodies from then on."""
+    """A rule without its floor: the Bodies that it wants in each bin, at least `least_bodies` on average, and what these answer.
 
-    wanted: Vector
-    bodies: Vector
-    shadows: bool = False
+    With Shadows, `helped` is what would be answered if Bodies started as quickly as Shadows. `lost` are the losses by floor.
+    """
 
-    @staticmethod
-    def none(recent: Window) -> _Reaction:
-        zeros = np.zeros(len(recent.arrivals))
-        return _Reaction(zeros, zeros)
+    factor: float
+    hold_s: float
+    bodies: Counts
+    least_bodies: float
+    alone: _Answers
+    helped: _Answers | None = None
+    lost: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def shadows(self) -> bool:
+        return self.helped is not None
+
+    @property
+    def is_most(self) -> bool:
+        """Whether no other reaction wants more."""
+        return self.factor == FACTORS[-1] and self.hold_s == HOLDS_S[-1]
+
+    def wants_no_more_than(self, other: _Reaction) -> bool:
+        return self.factor <= other.factor and self.hold_s <= other.hold_s and self.shadows == other.shadows
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,38 +406,51 @@ class _Replays:
     most: int
     help: Help | None = None
 
-    def reactions(self, moving: Vector) -> list[_Reaction]:
-        """This reaction by Bodies alone, and by Shadows first where there are any."""
-        alone = _Reaction(moving, moving)
-        if self.help is None or self.help.load_s >= self.speed.load_s:
-            return [alone]
-        lasting = serving(moving, math.ceil(self.speed.load_s / self.recent.bin_s))
-        return [alone, _Reaction(moving, lasting, shadows=True)]
+    def none(self) -> _Reaction:
+        """No reaction: the floor alone."""
+        bins = len(self.recent.arrivals)
+        return _Reaction(0.0, 0.0, np.zeros(bins, dtype=np.int64), self.least, _Answers(np.zeros(bins), np.zeros(bins), 0.0))
+
+    def reactions(self) -> Iterator[_Reaction]:
+        """Each reaction by Bodies alone, and by Shadows first where there are any; those that want most come first."""
+        moving = wanted(self.recent, self.speed, FACTORS, HOLDS_S)
+        ways: list[tuple[Counts, _Answers, _Answers | None]] = [(moving, self._answers(moving, self.speed.load_s), None)]
+        if self.help is not None and self.help.load_s < self.speed.load_s:
+            lasting = serving(moving, math.ceil(self.speed.load_s / self.recent.bin_s))
+            ways.append((lasting, self._answers(lasting, self.speed.load_s), self._answers(moving, self.help.load_s)))
+        means = [np.maximum(bodies, self.least).mean(axis=-1) for bodies, _, _ in ways]
+        for row in reversed(list(np.ndindex(moving.shape[:2]))):
+            for (bodies, alone, helped), mean in zip(ways, means, strict=True):
+                with_shadows = None if helped is None else helped[row]
+                yield _Reaction(FACTORS[row[0]], HOLDS_S[row[1]], bodies[row], float(mean[row]), alone[row], with_shadows)
+
+    def _answers(self, counts: Counts, load_s: float) -> _Answers:
+        return _Answers.of(counts, self.speed, self.recent.bin_s, load_s)
 
     def lost(self, reaction: _Reaction, floor: int) -> float:
         """The loss of the rule with this reaction and floor."""
-        bodies_rps, shadows_rps = self._answered_rps(reaction, floor)
-        return late_share(self.recent, self.wait_s, bodies_rps + shadows_rps)
+        if floor not in reaction.lost:
+            bodies_rps, shadows_rps = self._answered_rps(reaction, floor)
+            answered = bodies_rps if shadows_rps is None else bodies_rps + shadows_rps
+            reaction.lost[floor] = late_share(self.recent, self.wait_s, answered)
+        return reaction.lost[floor]
 
     def cost(self, reaction: _Reaction, floor: int) -> float:
         """The mean number of Bodies, and of Shadows at what one costs in Bodies."""
-        bodies = float(self._counts(reaction.bodies, floor).mean())
-        if self.help is None or not reaction.shadows:
-            return bodies
+        bodies = float(np.minimum(self.most, np.maximum(floor, reaction.bodies)).mean())
         _, shadows_rps = self._answered_rps(reaction, floor)
+        if self.help is None or shadows_rps is None:
+            return bodies
         return bodies + self.help.cost * float(np.ceil(shadows_rps / self.help.each_rps - ROUNDING).mean())
 
-    def _counts(self, moving: Vector, floor: int) -> Vector:
-        return np.minimum(self.most, np.maximum(floor, moving))
-
-    def _answered_rps(self, reaction: _Reaction, floor: int) -> tuple[Vector, Vector]:
-        """The throughput of the serving Bodies, and what their Shadows add to it."""
-        bin_s = self.recent.bin_s
-        alone_rps = answered_rps(self._counts(reaction.bodies, floor), self.speed, bin_s)
-        if self.help is None or not reaction.shadows:
-            return alone_rps, np.zeros(len(alone_rps))
-        wanted_rps = answered_rps(self._counts(reaction.wanted, floor), self.speed, bin_s, self.help.load_s)
-        return alone_rps, np.clip(wanted_rps - alone_rps, 0.0, self.help.gain * alone_rps)
+    def _answered_rps(self, reaction: _Reaction, floor: int) -> tuple[Vector, Vector | None]:
+        """The throughput of the serving Bodies, and what their Shadows add to it; None without Shadows."""
+        low_rps, high_rps = self.speed.rate_rps(floor), self.speed.rate_rps(self.most)
+        alone_rps = reaction.alone.rps(low_rps, high_rps)
+        if self.help is None or reaction.helped is None:
+            return alone_rps, None
+        wanted_rps = reaction.helped.rps(low_rps, high_rps)
+        return alone_rps, np.minimum(np.maximum(wanted_rps - alone_rps, 0.0), self.help.gain * alone_rps)
 
     def least_floor(self, reaction: _Reaction, most: int) -> tuple[int, float]:
         """The least floor up to `most` with which this reaction loses no more than `loss`, and what it loses; else `most`."""

@@ -27,6 +27,7 @@ from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, KnowledgeCache
 from gnomon_autoscaler.policies.gnomon.replay import Help
 from gnomon_autoscaler.replica_policy import FreeCapacity
 from gnomon_core.scaling import DestroyShadow, Observation
+from gnomon_core.settings import Settings
 
 
 @dataclass(slots=True)
@@ -35,6 +36,8 @@ class Pairs:
 
     _cache: KnowledgeCache | None = field(default=None, init=False)
     _options: Options = field(default_factory=Options, init=False)
+    _given: Settings | None = field(default=None, init=False)
+    _narrow: Settings | None = field(default=None, init=False)
 
     def of(self, observation: Observation) -> tuple[Knowledge, Options] | None:
         """The pairings, and AsyFunc's options for this function; None without a profile."""
@@ -42,8 +45,10 @@ class Pairs:
         if self._cache is None or settings.weight_mode != self._options.weight_mode:
             self._options = Options(weight_mode=settings.weight_mode)
             self._cache = KnowledgeCache(self._options)
-        # A Shadow of more cores than its Body would only wait for it.
-        known = self._cache.of(replace(observation, settings=replace(settings, max_cores=settings.cores)))
+        if self._narrow is None or settings is not self._given:
+            # A Shadow of more cores than its Body would only wait for it.
+            self._given, self._narrow = settings, replace(settings, max_cores=settings.cores)
+        known = self._cache.known(observation.profile, self._narrow)
         return None if known is None else (known, self._options)
 
 
