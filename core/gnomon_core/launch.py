@@ -7,10 +7,14 @@ travels in an anonymous file and never in arguments or an environment, where oth
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+from gnomon_core.errors import GnomonError
 
 HANDLER_CONCURRENCY = 4
 """Requests that an instance with a synchronous `handle` executes at once, each in a thread, unless `gnomon/concurrency` says it:
@@ -18,6 +22,27 @@ as many as waitress has threads in OpenFaaS's Python templates, for which handle
 ASYNC_CONCURRENCY = 32
 """The same with `async def handle`, whose requests share one event loop."""
 MOST_CONCURRENCY = 1000
+TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
+
+
+def batch_token(environment: Mapping[str, str]) -> str | None:
+    """The token of an image's batch route, from `GNOMON_BATCH_TOKEN` or from the secret's file; None where it has none."""
+    file = Path(environment.get("GNOMON_BATCH_TOKEN_FILE") or TOKEN_FILE)
+    return environment.get("GNOMON_BATCH_TOKEN") or (file.read_text().strip() if file.is_file() else "") or None
+
+
+def check_batch_token(token: str | None, header: str) -> None:
+    """Refuse a batch whose `Authorization` header does not have the token.
+
+    Raises:
+        GnomonError: 403 `batches_off` for an image without a token; 401 `bad_token`.
+
+    """
+    if token is None:
+        message = "This function takes no batches: it has no token for them."
+        raise GnomonError(403, "batches_off", message, "Give it the secret gnomon-batch-token.")
+    if not hmac.compare_digest(header.encode("latin-1", "replace"), f"Bearer {token}".encode()):
+        raise GnomonError(401, "bad_token", "The batch route needs its token.", "Send it as Authorization: Bearer TOKEN.")
 
 
 @dataclass(frozen=True, slots=True)

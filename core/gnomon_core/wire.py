@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from gnomon_core.errors import INTERNAL_HEADER, GnomonError
+from gnomon_core.errors import INTERNAL_HEADER, GnomonError, bad_request
 
 MAGIC = b"GNM1"
 HEADER = struct.Struct("<4sBBHIIIQQd")
@@ -99,6 +99,22 @@ class Frame:
         if not isinstance(document, dict):
             raise WireError("the head is not an object")
         return document
+
+
+def read_batch(data: bytes | memoryview) -> Frame:
+    """The batch in the body of a request.
+
+    Raises:
+        GnomonError: 400 `bad_frame`.
+
+    """
+    try:
+        frame = decode(data)
+    except WireError as error:
+        raise bad_request("bad_frame", f"The body is no frame: {error}.", "Send one BATCH frame.") from error
+    if frame.kind is not Kind.BATCH or not frame.members:
+        raise bad_request("bad_frame", f"The body is a {frame.kind.name} frame of {len(frame.members)}.", "Send one BATCH frame.")
+    return frame
 
 
 def encode(frame: Frame) -> bytes:

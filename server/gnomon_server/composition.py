@@ -30,9 +30,11 @@ from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock, WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import RunsEngines
+from gnomon_core.launch import batch_token
 from gnomon_gateway.api.access import BasicAuth, Guard, host_rule, read_basic_auth, require_safe_binding
 from gnomon_gateway.api.application import control_application
-from gnomon_gateway.api.application_port import ApplicationPort
+from gnomon_gateway.api.application_port import HOST, ApplicationPort
+from gnomon_gateway.api.batches import BatchRoute
 from gnomon_gateway.api.builds import build_routes, payload_secret
 from gnomon_gateway.api.control import Control, this_version
 from gnomon_gateway.api.invocation import GatewayApp
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
     from gnomon_server.replicas import Replicas
 
 DEFAULT_USER = "admin"
-EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - a container's port is for whoever reaches the container
 _Status = Callable[[FunctionKey], FunctionStatus | None]
 """The status of a function; None for one that is not deployed."""
 _LOG = logging.getLogger("gnomon")
@@ -87,7 +88,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
 
     """
     begin_log(verbose=options.verbose)
-    for host, port in ((options.host, options.port), (EVERY_ADDRESS, options.application_port)):
+    for host, port in ((options.host, options.port), (HOST, options.application_port)):
         if port:
             check_port(host, port)
     if options.platform != "openfaas":
@@ -166,10 +167,7 @@ class Gnomon:
             self._replicas = self._share(other_replicas, scaling)
         served = self._app if self._replicas is None else self._replicas.app
         self.server = GatewayServer(served, options.host, options.port)
-        self.application_port: ApplicationPort | None = None
-        if options.application is not None and options.application_port is not None:
-            name, find = options.application.key.name, self.manager.directory.application
-            self.application_port = ApplicationPort(self._app, name, find, EVERY_ADDRESS, options.application_port)
+        self.application_port = self._application_port()
         self._tasks: list[asyncio.Task[None]] = []
         self._started = self._stopping = False
 
@@ -326,6 +324,14 @@ class Gnomon:
             behind=self.options.behind,
             ready=self.manager.all_been_ready,
         )
+
+    def _application_port(self) -> ApplicationPort | None:
+        """The port of the application that a file declares, if it has one."""
+        applications, declared, port = self.applications, self.options.application, self.options.application_port
+        if applications is None or declared is None or port is None:
+            return None
+        batches = BatchRoute(Invoker(self.manager.directory), declared.key, batch_token(os.environ))
+        return ApplicationPort(self._app, declared.key, batches, lambda: applications.settled(declared.key), port)
 
     def _readings(self) -> Iterator[FunctionReading]:
         decided = self.autoscaler.decided

@@ -152,6 +152,8 @@ RECIPES = {
     "gnomon-coordinator": Recipe(ROOT / "deploy" / "images" / "coordinator"),
     "gnomon-body": Recipe(ROOT / "templates" / "gnomon-body", ROOT / "functions" / "body"),
     "gnomon-shadow": Recipe(ROOT / "templates" / "gnomon-shadow", ROOT / "functions" / "shadow"),
+    # An application of two small models, for tests.
+    "gnomon-application": Recipe(ROOT / "templates" / "gnomon-application", HERE / "application"),
     # A handler without a model, for tests: the template's own Dockerfile, and a twentieth of a Body's size.
     "gnomon-echo": Recipe(
         ROOT / "templates" / "gnomon-body", HERE / "echo", without=TORCH, arguments=("--build-arg", "DEVICE=gpu")

@@ -18,7 +18,6 @@ its node, where its pod has that one's volume (`coordinator_link`).
 
 from __future__ import annotations
 
-import hmac
 import os
 import socket
 import threading
@@ -26,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NoReturn
 
 from flask import Flask, Response, request
@@ -34,7 +32,8 @@ from werkzeug.exceptions import HTTPException
 
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode, error_result, stale_result
+from gnomon_core.launch import batch_token, check_batch_token
+from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode, error_result, read_batch, stale_result
 from gnomon_runtime.application import Application, ForBodies, launch_from, load_function
 from gnomon_runtime.compute_thread import ComputeThread
 from gnomon_runtime.coordinator_link import CoordinatorLink, log, socket_from
@@ -42,7 +41,6 @@ from gnomon_runtime.coordinator_link import CoordinatorLink, log, socket_from
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 FRAME_TYPE = "application/octet-stream"
 EXTENSION = "gnomon"
-TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
 MAX_BODY_BYTES = 256 << 20
 MAX_CORES = 1024
 CONNECTION = "gunicorn.socket"
@@ -116,7 +114,7 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
     """Create the Flask application for the function that the environment describes."""
     service = Service(load_function(launch_from(environment)))
     service.coordinate(environment)
-    token = _token(environment)
+    token = batch_token(environment)
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
     max_body_bytes = int(environment.get("GNOMON_MAX_BODY_BYTES") or MAX_BODY_BYTES)
@@ -129,18 +127,18 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
 
     @app.post("/gnomon/batch")
     def batch() -> Response:
-        _authorize(token, request.headers.get("Authorization", ""))
-        return _framed(service.run(_read_batch(_body(max_body_bytes))))
+        check_batch_token(token, request.headers.get("Authorization", ""))
+        return _framed(service.run(read_batch(_body(max_body_bytes))))
 
     @app.post("/gnomon/resize")
     def resize() -> Response:
-        _authorize(token, request.headers.get("Authorization", ""))
+        check_batch_token(token, request.headers.get("Authorization", ""))
         service.resize(_read_cores(_body(max_body_bytes)))
         return Response(status=204)
 
     @app.get(PAIR_PATH)
     def pair() -> Response:
-        _authorize(token, request.headers.get("Authorization", ""))
+        check_batch_token(token, request.headers.get("Authorization", ""))
         if not service.serves_bodies:
             raise GnomonError(404, "no_shadow", "This function is no Shadow.", "Ask the function gnomon-shadow.")
         if request.headers.get("Upgrade", "") != PAIR_PROTOCOL or CONNECTION not in request.environ:
@@ -178,20 +176,6 @@ class _Upgraded(Response):
         raise StopIteration
 
 
-def _token(environment: Mapping[str, str]) -> str | None:
-    """The token of the batch route, from `GNOMON_BATCH_TOKEN` or from the secret's file."""
-    file = Path(environment.get("GNOMON_BATCH_TOKEN_FILE") or TOKEN_FILE)
-    return environment.get("GNOMON_BATCH_TOKEN") or (file.read_text().strip() if file.is_file() else "") or None
-
-
-def _authorize(token: str | None, header: str) -> None:
-    if token is None:
-        message = "This function takes no batches: it has no token for them."
-        raise GnomonError(403, "batches_off", message, "Give it the secret gnomon-batch-token.")
-    if not hmac.compare_digest(header.encode("latin-1", "replace"), f"Bearer {token}".encode()):
-        raise GnomonError(401, "bad_token", "The batch route needs its token.", "Send it as Authorization: Bearer TOKEN.")
-
-
 def _body(max_bytes: int) -> bytes:
     """The request's body. Flask's own limit would silently truncate a chunked body, so it is not used."""
     length = request.content_length or 0
@@ -199,16 +183,6 @@ def _body(max_bytes: int) -> bytes:
     if max(length, len(body)) > max_bytes:
         raise GnomonError(413, "body_too_large", f"The body has more than {max_bytes} bytes.", "Send less, or a reference to it.")
     return body
-
-
-def _read_batch(data: bytes) -> Frame:
-    try:
-        frame = decode(data)
-    except WireError as error:
-        raise bad_request("bad_frame", f"The body is no frame: {error}.", "Send one BATCH frame.") from error
-    if frame.kind is not Kind.BATCH or not frame.members:
-        raise bad_request("bad_frame", f"The body is a {frame.kind.name} frame of {len(frame.members)}.", "Send one BATCH frame.")
-    return frame
 
 
 def _read_cores(data: bytes) -> int:

@@ -1,7 +1,9 @@
 """An application at a port of its own, as the container of a function has it: no other route of the gateway is there.
 
-    /_/health, /_/ready    200, or 503 while the process ends; ready from the first variant on that answers queries
+    /_/health, /_/ready    200, or 503 while the process ends; ready once all variants are measured: before, a query could be
+                           refused that one of them satisfies
     /v2…                   the open inference protocol (v2/)
+    POST /gnomon/batch     queries that a gateway of ours in front sends together (batches)
     everything else        a query, as at /function/{application}
 
 A gateway or ingress in front takes the container for any function of OpenFaaS or Knative: it calls `/`, and asks for health and
@@ -15,12 +17,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from gnomon_core.functions import FunctionKey
+from gnomon_gateway.api.batches import PATH as BATCH_PATH
+from gnomon_gateway.api.batches import BatchRoute
 from gnomon_gateway.api.invocation import FUNCTION_PREFIX, GatewayApp
-from gnomon_gateway.applications.application import Application
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
 
+HOST = "0.0.0.0"  # noqa: S104 - a container's port is for whoever reaches the container
 HEALTH, READY = b"/_/health", b"/_/ready"
 QUIET_S = 0.5
 """A container stops to listen once no request has come for so long."""
@@ -31,16 +36,18 @@ _TEXT = b"content-type: text/plain\r\n"
 
 
 class ApplicationPort:
-    """Listens at `host` and `port` for the application `name` of a gateway; `find` looks it up, None while there is none."""
+    """Listens at `port` on all addresses for the application `key` of a gateway.
+
+    `batches` answers `/gnomon/batch`. From the first time that `ready` returns True, the container is ready until it ends.
+    """
 
     prefixes = (b"/",)
 
-    def __init__(self, app: GatewayApp, name: str, find: Callable[[str], Application | None], host: str, port: int) -> None:
-        self._app = app
-        self._name, self._find = name, find
-        self._function = FUNCTION_PREFIX + name.encode()
-        self._server = GatewayServer(self, host, port)
-        self._ending = False
+    def __init__(self, app: GatewayApp, key: FunctionKey, batches: BatchRoute, ready: Callable[[], bool], port: int) -> None:
+        self._app, self._batches, self._settled = app, batches, ready
+        self._function = FUNCTION_PREFIX + str(key).encode()
+        self._server = GatewayServer(self, HOST, port)
+        self._been_ready = self._ending = False
         self._last_s = 0.0
 
     @property
@@ -73,6 +80,9 @@ class ApplicationPort:
             self._probe(exchange, ready=path == HEALTH or self._ready())
             return
         self._last_s = asyncio.get_running_loop().time()
+        if path == BATCH_PATH:
+            self._batches.begin(exchange)
+            return
         if path != V2_PREFIX and not path.startswith(V2_PREFIX + b"/"):
             exchange.path = self._function + path
         self._app.begin(exchange)
@@ -84,8 +94,8 @@ class ApplicationPort:
         await send({"type": "http.response.body", "body": b""})
 
     def _ready(self) -> bool:
-        application = self._find(self._name)
-        return application is not None and bool(application.members)
+        self._been_ready = self._been_ready or self._settled()
+        return self._been_ready
 
     def _probe(self, exchange: Exchange, *, ready: bool) -> None:
         if self._ending:

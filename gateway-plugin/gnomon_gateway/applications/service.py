@@ -357,6 +357,15 @@ class Applications:
         self._known(key)
         return self._status(key)
 
+    def settled(self, key: FunctionKey) -> bool:
+        """Return whether queries get variants of the application, and each one of its models' is measured or has failed."""
+        endpoint = self._endpoint_of(key)
+        if endpoint is None or endpoint.lock.locked():
+            return False
+        served, problems = endpoint.application.members, endpoint.problems
+        models = {member.candidate.model for member in endpoint.members.values()} | problems.keys()
+        return bool(served) and self._models.get(key, {}).keys() <= models and endpoint.members.keys() <= {*served, *problems}
+
     # FunctionService
 
     async def deploy(self, spec: FunctionSpec) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from email.message import Message
@@ -22,6 +23,7 @@ import torch
 import yaml
 
 import gnomon
+from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.serve.conftest import ROOT, START_LIMIT_S, started
@@ -32,14 +34,31 @@ TEMPLATE = ROOT / "templates" / "gnomon-application"
 ACCURACY = {"quick": 0.6, "exact": 0.9}
 SIDE = 8
 TENSOR = {"name": "image", "shape": [1, 3, SIDE, SIDE], "datatype": "FP32", "data": [0.5] * (3 * SIDE * SIDE)}
+TOKEN = "batches-please"
 USER = 10001
 """The user of the image."""
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def everywhere() -> Iterator[Path]:
+    """A folder that every user may enter, as pytest's own is not."""
+    with tempfile.TemporaryDirectory(prefix="gnomon-image-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def place(everywhere: Path) -> Path:
+    """Such a folder of the test's own."""
+    made = Path(tempfile.mkdtemp(dir=everywhere))
+    made.chmod(0o755)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(everywhere: Path) -> Path:
     """The working directory of the image: the template's folder with an application of two models."""
-    made = tmp_path_factory.mktemp("image")
+    made = everywhere / "image"
     shutil.copytree(TEMPLATE / "function", made / "function")
     repository = DirectoryRepository(made / "function" / "models")
     torch.manual_seed(0)
@@ -50,8 +69,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         repository.put(name, "1", files)
     declare(made, ACCURACY)
-    for path in (made, *made.parents[:2]):
-        path.chmod(0o755)  # as in an image: readable by every user
     return made
 
 
@@ -82,9 +99,9 @@ class Container:
 
     def __init__(self, folder: Path, temporary: Path) -> None:
         temporary.mkdir()
-        temporary.parent.chmod(0o755)
         temporary.chmod(0o777)
         variables = {"PATH": os.environ["PATH"], "HOME": str(temporary), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables["GNOMON_BATCH_TOKEN"] = TOKEN
         fprocess = yaml.safe_load((TEMPLATE / "template.yml").read_text())["fprocess"].split()
         assert fprocess[0] == "python"
         command = [*without_root(), sys.executable, *fprocess[1:], "--application-port", "0", "--port", "0"]
@@ -102,19 +119,20 @@ class Container:
         self.control, self.port = int(found[1]), int(found[2])
 
     def ask(self, method: str, path: str, document: Any = None, *, port: int = 0, **headers: str) -> tuple[int, Message, bytes]:
-        named = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        body = None if document is None else json.dumps(document).encode()
+        return self.send(method, path, body, port=port, **{"Content_Type": "application/json", **headers})
+
+    def send(
+        self, method: str, path: str, body: bytes | None = None, *, port: int = 0, **headers: str
+    ) -> tuple[int, Message, bytes]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
         with closing(http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=60)) as connection:
-            connection.request(method, path, None if document is None else json.dumps(document), named)
+            connection.request(method, path, body, named)
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read()
 
     def query(self, path: str = "/", parameters: dict[str, Any] | None = None, **headers: str) -> tuple[int, Message, bytes]:
         return self.ask("POST", path, {"inputs": [TENSOR], "parameters": parameters or {}}, **headers)
-
-    def measured(self) -> bool:
-        """True once all variants have been measured, by the gateway's own route."""
-        _, _, body = self.ask("GET", "/system/applications/faces", port=self.control)
-        return {one["state"] for one in json.loads(body)["variants"]} <= {"active", "inactive"}
 
     def end(self) -> int:
         if self.process.poll() is None:
@@ -131,15 +149,14 @@ def running(folder: Path, temporary: Path) -> Iterator[Container]:
     try:
         container.await_start()
         eventually(lambda: container.ask("GET", "/_/ready")[0] == 200, "it was never ready")
-        eventually(container.measured, "its variants were never measured")
         yield container
     finally:
         container.end()
 
 
 @pytest.fixture(scope="module")
-def container(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    with running(folder, tmp_path_factory.mktemp("run") / "tmp") as served:
+def container(folder: Path, everywhere: Path) -> Iterator[Container]:
+    with running(folder, everywhere / "tmp") as served:
         yield served
 
 
@@ -166,6 +183,33 @@ def test_impossible_query_is_refused_with_the_nearest_variant_or_gets_it(contain
     assert served[1]["X-Gnomon-Nearest"] == served[1]["X-Gnomon-Variant"]
 
 
+def member(accuracy: float, body: Any = None) -> Member:
+    document = {"inputs": [TENSOR]} if body is None else body
+    meta = f"POST\n/\n\ncontent-type: application/json\nx-gnomon-accuracy: {accuracy}".encode()
+    return Member(0, 1, meta, json.dumps(document).encode())
+
+
+def test_gateway_of_ours_in_front_sends_queries_together_and_each_has_its_own_variant_or_error(container: Container) -> None:
+    """On Kubernetes Gnomon's gateway speaks to pods by batches alone."""
+    batch = Frame(Kind.BATCH, 7, 2, members=[member(0.8), member(0.95), member(0.0, {"inputs": 1})])
+
+    def sent(frame: Frame, token: str = TOKEN) -> tuple[int, bytes]:
+        status, _, body = container.send("POST", "/gnomon/batch", encode(frame), Authorization=f"Bearer {token}")
+        return status, body
+
+    status, body = sent(batch)
+    result = decode(body)
+    assert (status, result.kind, result.batch_id) == (200, Kind.RESULT, 7)
+    assert [one.code for one in result.members] == [200, 422, 400]
+    assert b"x-gnomon-variant: exact@1/" in result.members[0].meta.lower()
+    assert json.loads(bytes(result.members[0].body))["outputs"][0]["shape"] == [1, 4]
+    assert b"x-gnomon-nearest: exact@1/" in result.members[1].meta.lower()
+    [stale] = decode(sent(Frame(Kind.BATCH, 8, 1, members=[member(0.8)]))[1]).members
+    assert stale.code == 409, "a gateway whose queue has moved on"
+    assert sent(batch, "guessed")[0] == 401
+    assert container.send("POST", "/gnomon/batch", b"no frame", Authorization=f"Bearer {TOKEN}")[0] == 400
+
+
 def test_client_of_the_package_queries_a_container_by_its_address(container: Container) -> None:
     client = gnomon.Client(f"http://127.0.0.1:{container.port}")
     answer = client.inference_query(torch.full((1, 3, SIDE, SIDE), 0.5).numpy(), app="faces", accuracy=0.8)
@@ -181,9 +225,9 @@ def test_control_routes_are_not_at_the_containers_port(container: Container, pat
     assert variant(container.query()) in ACCURACY
 
 
-def test_no_query_is_lost_when_the_container_is_told_to_end(folder: Path, tmp_path: Path) -> None:
+def test_no_query_is_lost_when_the_container_is_told_to_end(folder: Path, place: Path) -> None:
     """A platform still sends requests for a moment after SIGTERM: it learns of the end from the readiness, or later."""
-    with running(folder, tmp_path / "tmp") as container:
+    with running(folder, place / "tmp") as container:
         container.process.send_signal(signal.SIGTERM)
         eventually(lambda: container.ask("GET", "/_/ready")[0] == 503, "it stayed ready")
         answers = [container.query("/", {"accuracy": 0.8}) for _ in range(10)]
@@ -192,11 +236,11 @@ def test_no_query_is_lost_when_the_container_is_told_to_end(folder: Path, tmp_pa
     assert {answer[1]["Connection"] for answer in answers} == {"close"}
 
 
-def test_container_with_a_model_that_is_not_there_ends_and_names_it(folder: Path, tmp_path: Path) -> None:
-    own = tmp_path / "image"
+def test_container_with_a_model_that_is_not_there_ends_and_names_it(folder: Path, place: Path) -> None:
+    own = place / "image"
     shutil.copytree(folder, own)
     declare(own, {"quick": 0.6, "absent": 0.9})
-    container = Container(own, tmp_path / "tmp")
+    container = Container(own, place / "tmp")
     assert container.process.wait(60) == 1
     container.end()
     assert "absent" in container.errors.read_text()
