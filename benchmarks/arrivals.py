@@ -28,12 +28,12 @@ import numpy.typing as npt
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.changes import ChangeRule, Evidence, Reference, watched
+from gnomon_planner.buffer_replay import replay_buffer
+from gnomon_planner.changes import ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import fit
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.samples import of_counts, of_times
-from gnomon_planner.validation import buffered
+from gnomon_planner.samples import sample_of_counts, sample_of_times
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals
@@ -63,8 +63,8 @@ def fit_times(pace: Pace) -> list[Figure]:
     hour = read_trace(TRACE).slice(BUSY_HOUR_S, HOUR)
     stamps = from_trace(hour, stream(1, "arrivals"))
     kinds: dict[str, Callable[[], object]] = {
-        "stamps": lambda: fit(of_times(stamps)),
-        "counts": lambda: fit(of_counts(hour.counts, hour.bin_s)),
+        "stamps": lambda: fit(sample_of_times(stamps)),
+        "counts": lambda: fit(sample_of_counts(hour.counts, hour.bin_s)),
     }
     figures = []
     for kind, work in kinds.items():
@@ -89,7 +89,7 @@ def known_processes(pace: Pace) -> list[Figure]:
         truth = np.array([process.rate_rps, process.scv, process.autocorrelation(1)])
         samples, fits = [], []
         for seed in range(pace.repeats):
-            sample = of_times(markov_arrivals(process, 200_000, np.random.default_rng(seed)))
+            sample = sample_of_times(markov_arrivals(process, 200_000, np.random.default_rng(seed)))
             assert sample.gaps is not None
             found = fit(sample).process
             samples.append([sample.rate_rps, sample.gaps.scv.value, sample.gaps.correlations[0].value])
@@ -145,12 +145,12 @@ def halves(pace: Pace) -> list[Figure]:
 
 def predicted(known: Vector, unknown: Vector, seed: int) -> tuple[Map, list[list[float]]]:
     """The relative error of each percentile for each plan, of the MAP of one stretch of counts on another."""
-    process = fit(of_counts(known, 1.0)).process
+    process = fit(sample_of_counts(known, 1.0)).process
     times = from_trace(Trace(1.0, tuple(unknown.tolist())), stream(seed, "arrivals"))
     errors = []
     for batch, timeout_s in PLANS:
         latency = ExactLatency(process, BufferPlan(batch, timeout_s), ServiceTimes.fixed(SERVICE_S[:batch]))
-        happened = np.quantile(buffered(times, batch, timeout_s).latency_s(SERVICE_S), np.array(PERCENTS) / 100.0)
+        happened = np.quantile(replay_buffer(times, batch, timeout_s).latency_s(SERVICE_S), np.array(PERCENTS) / 100.0)
         errors.append([latency.percentile(percent) / real - 1.0 for percent, real in zip(PERCENTS, happened, strict=True)])
     return process, errors
 
@@ -173,27 +173,27 @@ def changes(pace: Pace) -> list[Figure]:
 
 def alarms(counts: npt.NDArray[np.int64], reference: Reference, rule: ChangeRule) -> Iterator[float]:
     """The second of each alarm; the test begins anew after it."""
-    evidence = Evidence()
+    evidence = CusumState()
     for second, count in enumerate(counts.tolist(), start=1):
-        evidence, change = watched(evidence, reference, rule, count, bin_s=1.0, now_s=float(second))
+        evidence, change = detect_change(evidence, reference, rule, count, bin_s=1.0, now_s=float(second))
         if change is not None:
             yield float(second)
-            evidence = Evidence()
+            evidence = CusumState()
 
 
 def twitter_alarms(rule: ChangeRule) -> Figure:
     """The number of refits in the day, on the regime since the last alarm or the last hour."""
     counts = read_trace(TRACE).counts
-    evidence, found, regime_s, fitted_s = Evidence(), 0, 0, 0
+    evidence, found, regime_s, fitted_s = CusumState(), 0, 0, 0
     reference: Reference | None = None
     for second, count in enumerate(counts, start=1):
         if reference is None or second - fitted_s >= HOUR:
             if second - regime_s < BLOCK:
                 continue
-            sample = of_counts(counts[max(regime_s, second - HOUR) : second], 1.0)
-            reference, evidence, fitted_s = Reference.of(fit(sample).process, rule), Evidence(), second
+            sample = sample_of_counts(counts[max(regime_s, second - HOUR) : second], 1.0)
+            reference, evidence, fitted_s = Reference.of(fit(sample).process, rule), CusumState(), second
             continue
-        evidence, change = watched(evidence, reference, rule, count, bin_s=1.0, now_s=float(second))
+        evidence, change = detect_change(evidence, reference, rule, count, bin_s=1.0, now_s=float(second))
         if change is not None:
             found, regime_s, reference = found + 1, int(change.since_s), None
     hours = len(counts) / HOUR

@@ -24,7 +24,7 @@ the paper's Figure 16. A request that nobody answered has infinite latency.
 | name | what it is |
 | --- | --- |
 | `batch` | the cheapest (memory, B, T) on Lambda, planned each hour from the hour before |
-| `vanilla, largest`, `vanilla, cherry-picked` | a call for each request (`gnomon_planner.vanilla`) |
+| `vanilla, largest`, `vanilla, cherry-picked` | a call for each request (`benchmarks/vanilla_lambda.py`) |
 | `target-tracking` | machines under that policy, a request at a time, at the half load that AWS begins with |
 | `target-tracking, tuned` | the cheapest of several targets that meets the objective, chosen afterwards; else the least late |
 | `mark` | machines with batches under that policy, and calls of the cherry-picked memory for what overflows |
@@ -49,17 +49,18 @@ import numpy.typing as npt
 from benchmarks.buffer import PUBLISHED_BURSTY
 from benchmarks.programs import ROOT, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, write
+from benchmarks.vanilla_lambda import cherry_picked, largest
 from gnomon_core.errors import bad_request
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_planner.billing import EC2, LAMBDA, LambdaPrice, PerCall, ProvisionedPrice
+from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape, PerCall
-from gnomon_planner.plans import EC2, LAMBDA, HeldPrice, LambdaPrice, Plan, Size, Space
-from gnomon_planner.samples import of_counts, of_times
-from gnomon_planner.validation import buffered
-from gnomon_planner.vanilla import cherry_picked, largest
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Plan, Size, Space
+from gnomon_planner.samples import sample_of_counts, sample_of_times
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals
@@ -193,7 +194,7 @@ class Supply:
     functions: tuple[Size, ...]
     price: LambdaPrice
     machine: Size
-    machine_price: HeldPrice
+    machine_price: ProvisionedPrice
     start_s: float
 
     @property
@@ -356,7 +357,7 @@ def supply(profile: Path = PROFILE) -> Supply:
         Size(f"{memory_mb} MB", memory_mb, memory_mb / MB_PER_CORE, _row(model.whole, memory_mb / MB_PER_CORE))
         for memory_mb in MEMORIES_MB
     )
-    return Supply(functions, LAMBDA["x86"], machine, EC2[MACHINE].held(), START_S)
+    return Supply(functions, LAMBDA["x86"], machine, EC2[MACHINE].provisioned(), START_S)
 
 
 def _row(table: LatencyTable, cores: float) -> tuple[float, ...]:
@@ -406,7 +407,7 @@ def _batch(name: str, demand: Demand, supply: Supply, objective: Objective) -> S
         times = demand.between(since_s, since_s + HOUR_S)
         plan = _plan(demand, since_s, supply, objective)
         seconds = np.array(plan.size.service_s[: plan.buffer.batch])
-        sent = buffered(times, plan.buffer.batch, plan.buffer.timeout_s)
+        sent = replay_buffer(times, plan.buffer.batch, plan.buffer.timeout_s)
         latencies.append(sent.latency_s(seconds))
         sizes = sent.sizes[sent.first]
         usd += float(supply.price.per_call(plan.size.memory_mb, seconds)[sizes - 1].sum())
@@ -426,10 +427,10 @@ def _plan(demand: Demand, now_s: float, supply: Supply, objective: Objective) ->
     since_s = max(0.0, now_s - HOUR_S)
     before = demand.between(since_s, now_s)
     if demand.bin_s is None:
-        sample = of_times(before)
+        sample = sample_of_times(before)
     else:
         edges = np.linspace(since_s, now_s, round((now_s - since_s) / demand.bin_s) + 1)
-        sample = of_counts(np.histogram(before, edges)[0].astype(float), demand.bin_s)
+        sample = sample_of_counts(np.histogram(before, edges)[0].astype(float), demand.bin_s)
     batches = tuple(range(1, min(len(size.service_s) for size in supply.functions) + 1))
     timeouts_s = tuple(objective.slo_s * step / TIMEOUTS for step in range(1, TIMEOUTS + 1))
     space = Space(supply.functions, batches, timeouts_s)

@@ -36,13 +36,14 @@ from benchmarks.programs import ROOT, Pace, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
 from gnomon_autoscaler.policies.batch.plans import BATCHES as PLANNED_BATCHES
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
+from gnomon_planner.billing import LAMBDA, PerCall
 from gnomon_planner.buffer import BufferPlan
+from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape, PerCall
+from gnomon_planner.optimizer import Landscape
 from gnomon_planner.paper import PaperLatency
-from gnomon_planner.plans import LAMBDA, Size, Space
-from gnomon_planner.validation import buffered
+from gnomon_planner.plans import Size, Space
 from gnomon_simulator.markov import markov_arrivals
 
 Vector = npt.NDArray[np.float64]
@@ -149,7 +150,7 @@ def judged(case: Case, seed: int, most_runs: int = MOST_RUNS) -> tuple[list[Off]
     while True:
         chance = np.random.default_rng((seed, len(runs)))
         times = markov_arrivals(case.process, RUN, chance)
-        latencies = np.sort(buffered(times, case.plan.batch, case.plan.timeout_s).latency_s(case.service_s))
+        latencies = np.sort(replay_buffer(times, case.plan.batch, case.plan.timeout_s).latency_s(case.service_s))
         runs.append(latencies)
         found.append(np.quantile(latencies, quantiles))
         below.append(np.searchsorted(latencies, predicted[0] * (1.0 + ROUNDING), side="right") / len(latencies))
@@ -256,13 +257,13 @@ def sweep(batches: tuple[int, ...]) -> tuple[Callable[[], str], int]:
 
 def live(key: str) -> tuple[Callable[[], str], int]:
     """Fits an hour of counts and plans for it as the policies do; and how many plans there are."""
-    rates, spread = LIVE[key]
+    rates, deviation = LIVE[key]
     counts = np.random.default_rng(1).poisson(np.repeat(np.resize(rates, 60), 60)).astype(float).tolist()
     rows = {
         memory: tuple((0.02 + 0.012 * batch) * (0.1 + 0.9 * 1769 / memory) for batch in range(1, BATCHES[-1] + 1))
         for memory in range(512, 10_241, 800)
     }
-    task = Task(SLO_S, 95.0, rows[2112], 2, 2112 * 2**20, SLO_S, 1000, 2112, rows, spread=spread)
+    task = Task(SLO_S, 95.0, rows[2112], 2, 2112 * 2**20, SLO_S, 1000, 2112, rows, deviation=deviation)
     plans = len(task.sizes) * len(task.timeouts_s) * len(PLANNED_BATCHES)
 
     def cheapest() -> str:

@@ -50,7 +50,7 @@ from gnomon_core.atomic_files import replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.packaging import FOR_LIBRARIES, jemalloc
-from gnomon_planner.service_time import SHARE, Measured, ServiceModel, fitted, to_measure
+from gnomon_planner.service_time import MAX_MEASURED_SHARE, Measurement, ServiceModel, cells_to_measure, fit_service_times
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository
 
@@ -80,7 +80,7 @@ class Grid:
 
     @staticmethod
     def of(memories_mb: Sequence[int], batches: Sequence[int], share: float) -> Grid:
-        cells = to_measure(memories_mb, batches, share, whole=MB_PER_CORE)
+        cells = cells_to_measure(memories_mb, batches, share, whole=MB_PER_CORE)
         return Grid(tuple(memories_mb), tuple(batches), tuple((int(memory), batch) for memory, batch in cells))
 
     @property
@@ -207,8 +207,8 @@ def judged(grid: Grid, kept: VisitJournal, *, whole: float | None = MB_PER_CORE,
     """The model of the grid's trained cells, or of those given, against the medians of all others that are there."""
     found = kept.cells()
     trained = trained or grid.trained
-    points = [Measured(memory, batch, found[memory, batch].median_s) for memory, batch in trained]
-    model = fitted(points, whole=whole)
+    points = [Measurement(memory, batch, found[memory, batch].median_s) for memory, batch in trained]
+    model = fit_service_times(points, whole=whole)
     others = [cell for cell in grid.cells if cell in found and cell not in trained]
     return Judged(model, {cell: _told(model, cell) / found[cell].median_s - 1.0 for cell in others})
 
@@ -583,7 +583,7 @@ QUICK_GRID = ((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7)
 
 def main(arguments: argparse.Namespace) -> None:
     pace = pace_of(arguments)
-    grid = Grid.of(*(QUICK_GRID if pace.quick else (MEMORIES_MB, BATCHES, SHARE)))
+    grid = Grid.of(*(QUICK_GRID if pace.quick else (MEMORIES_MB, BATCHES, MAX_MEASURED_SHARE)))
     if (os.cpu_count() or 1) * MB_PER_CORE < max(grid.memories_mb):
         raise NoQuotaError(f"{max(grid.memories_mb)} MB are more cores than this machine has")
     entry = ensure_model(DirectoryRepository(MODELS), arguments.model, progress=step)

@@ -13,7 +13,7 @@ writes no result.
 **Arrivals.** The trace has counts of 100 ms; requests are uniform within their bin, from a seed. The policy sees counts per
 second.
 
-**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.plans`); instances are unlimited. A batch
+**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.billing`); instances are unlimited. A batch
 of k takes 28 + 12k ms, decision 20's example.
 
 **Held.** Instances of one core are paid for as long as they are held; a batch of k takes 150 + 50k ms, decision 22's example. The
@@ -57,9 +57,9 @@ from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_planner.numerics import Vector
-from gnomon_planner.plans import HELD, LAMBDA
-from gnomon_planner.validation import Bounds, Indices, buffered, busy_quantile, instance_waits, rebuffered
+from gnomon_planner.billing import FARGATE, LAMBDA
+from gnomon_planner.buffer_replay import BufferChange, concurrency_quantile, instance_waits, replay_buffer, replay_changing_buffer
+from gnomon_planner.numerics import Indices, Vector
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace
@@ -126,7 +126,7 @@ class Case:
     @property
     def usd_per_instance_s(self) -> float:
         """The price of one instance for one second, in USD."""
-        return HELD.per_second(1.0, INSTANCE_MB)
+        return FARGATE.per_second(1.0, INSTANCE_MB)
 
 
 CASES = (
@@ -251,7 +251,7 @@ def _instances(count: int) -> tuple[Instance, ...]:
 def results_by_hour(case: Case, parts: Sequence[Followed], judged: Sequence[int]) -> list[Hour]:
     """Replay the requests of these hours, with the policy's plans from the first hour of the day on."""
     times = arrivals()[: int(np.searchsorted(arrivals(), len(parts) * HOUR_S))]
-    run = rebuffered(times, [Bounds(*each) for part in parts for each in part.bounds])
+    run = replay_changing_buffer(times, [BufferChange(*each) for part in parts for each in part.bounds])
     opened_s, sizes = times[run.first], run.sizes[run.first]
     latency_s = run.latency_s(case.service_s)
     paid = [1, *(count for part in parts for count in part.paid)]
@@ -301,13 +301,13 @@ class Cheapest:
 
 def ran(case: Case, times: Vector, batch: int, timeout_s: float) -> Cheapest:
     """Replay these arrivals under one plan."""
-    run = buffered(times, batch, timeout_s)
+    run = replay_buffer(times, batch, timeout_s)
     sizes = run.sizes[run.first]
     latency_s, instances = run.latency_s(case.service_s), 0
     if case.held:
         begin_s = float(np.floor(times[0] / HOUR_S) * HOUR_S)
         sent_s, service_s = times[run.first] + run.wait_s[run.first], case.service_s[sizes - 1]
-        instances = busy_quantile(sent_s, service_s, (begin_s, begin_s + HOUR_S))
+        instances = concurrency_quantile(sent_s, service_s, (begin_s, begin_s + HOUR_S))
         latency_s = latency_s + np.repeat(instance_waits(sent_s, service_s, ((begin_s, instances),)), sizes)
     usd = instances * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(sizes).sum())
     return Cheapest(batch, timeout_s, instances, case.within(latency_s), usd / len(times), float(sizes.mean()))

@@ -1,4 +1,13 @@
-"""The planner: how requests arrive, how long the buffer makes them wait, and the cheapest plan that meets a percentile.
+"""The planner of BATCH (SC'20): from arrivals and service times to the cheapest buffer that meets a latency percentile.
 
-Pure mathematics on numbers that others measured: no clock, no chance, no loop, no socket, no client, no torch.
+    samples ▶ fit ▶ Map (arrival process) ┐
+                                          ├▶ buffer ▶ latency ▶ sweep ▶ optimizer ▶ Plan ▶ validation
+    service_time (S_k and its spread)     ┘                       instances, billing
+
+`samples` has the statistics of recorded arrivals, `fit` and `map_families` a Markovian arrival process (`maps`) with the same
+statistics. `buffer` and `latency` compute the latency distribution for one batch size and timeout, `sweep` for a grid of them.
+`optimizer` searches the grid by cost (`billing`, `instances`). `validation` replays the recorded arrivals through the plan
+(`buffer_replay`); `changes` detects that arrivals no longer match. `paper` is BATCH's own latency formula, for comparison.
+
+Pure mathematics: no clock, no randomness, no event loop, no I/O, no torch.
 """

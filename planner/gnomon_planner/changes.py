@@ -1,7 +1,6 @@
 """Change detection: keeps the last hour's arrivals and tests whether they still match the fitted process.
 
-`ArrivalWindow` keeps counts per second for an hour (both can be chosen) in constant memory; `times` of requests, or counts that
-somebody else took, go in, `counts()` comes out for `samples.of_counts`.
+`ArrivalWindow` keeps counts per second of the last hour (both can be chosen) in constant memory, for `samples.sample_of_counts`.
 
 The test is a CUSUM in either direction. Per bin of Δ seconds with n arrivals, the evidence for a rate of λ(1 ± m) against λ is
 
@@ -15,16 +14,17 @@ alarm a day; bins make that rarer, never more frequent. A change to λ(1 + x) is
 Worked example: 52 requests/s, I = 1, m = 10 %: δ² = 0.52/s, h = 10.7. Ten per cent more is noticed after about 43 s, 20 % after
 15 s. A tenth of the rate takes ten times as long, and so does I = 10.
 
-An alarm says since when, which is where g last left 0: the counts from there on are the new regime's.
+An alarm gives the time at which g last left 0: the counts from there on belong to the new rate.
 
-**Jumps.** I at 60 s is large where the fitted window has one burst or idle seconds, and keeps this test blind for minutes: a
-change to 4.5 × took 80 s instead of 1.5. So a second CUSUM of the same form looks for jumps by half or more (ratios of 1.5 and
+**Jumps.** I at 60 s is large where the fitted window has one burst or idle seconds, and delays this test by minutes: a
+change to 4.5 × took 80 s instead of 1.5 s. So a second CUSUM of the same form looks for jumps by half or more (ratios of 1.5 and
 1/1.5), against what varies in *short windows* of the fitted counts:
 
-- the dispersion is the median over blocks of some dozen bins, each measured around its own mean: neither a burst nor a level that
-  was left moves it, while bursts that come in every block do;
-- *idle bins are apart*: where an active bin has `ACTIVE` arrivals or more in the mean, a bin without any says that nothing
-  arrives, not that the rate is lower. It counts neither for the reference nor as evidence. Silence is for the first test.
+- the dispersion is the median over blocks of some dozen bins, each measured around its own mean: neither one burst nor an earlier
+  level changes the median, while bursts in every block do;
+- *idle bins are left out*: if active bins have a mean of at least `ACTIVE_MEAN` arrivals, an empty bin shows that nothing
+  arrives, not that the rate is lower. It counts neither for the reference nor as evidence. The first test covers an end of all
+  arrivals.
 
 52 requests/s, I = 1: half as much again is noticed after 2 s, and 4.5 × within the second.
 """
@@ -47,10 +47,10 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 BLOCK_BINS = 20
 """Bins of a block, around whose own mean the short dispersion is measured."""
-SPAN = 4
-"""Bins of the longer of the two short windows."""
-ACTIVE = 4.0
-"""A Poisson bin with this mean is empty once in 55: below it empty bins are no news."""
+WIDE_BINS = 4
+"""Bins of the wider of the two short windows."""
+ACTIVE_MEAN = 4.0
+"""A Poisson bin with this mean is empty once in 55: below it empty bins are normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,12 @@ class Reference:
     @classmethod
     def of(cls, process: Map, rule: ChangeRule, counts: Sequence[float] = (), bin_s: float = 1.0) -> Reference:
         """The reference of a fitted process and the counts it was fitted to. The dispersion is at least 1 (Poisson)."""
-        whole = cls(process.rate_rps, max(1.0, process.dispersion(rule.within_s)))
-        active = _active(np.asarray(counts, dtype=float))
-        if not len(active) or not active.any():
-            return whole
-        short = min(whole.dispersion, max(1.0, _short_dispersion(active)))
-        return cls(whole.rate_rps, whole.dispersion, float(active.mean()) / bin_s, short)
+        reference = cls(process.rate_rps, max(1.0, process.dispersion(rule.within_s)))
+        active_counts = _active_bins(np.asarray(counts, dtype=float))
+        if not len(active_counts) or not active_counts.any():
+            return reference
+        short_dispersion = min(reference.dispersion, max(1.0, _short_dispersion(active_counts)))
+        return cls(reference.rate_rps, reference.dispersion, float(active_counts.mean()) / bin_s, short_dispersion)
 
     def spread_per_s(self, rule: ChangeRule) -> float:
         """δ²: variance of the evidence by chance, per second."""
@@ -100,7 +100,7 @@ class Reference:
 
     def threshold(self, rule: ChangeRule) -> float:
         """h: each direction raises a false alarm every 2·false_alarm_s."""
-        return _height(rule.false_alarm_s * self.spread_per_s(rule))
+        return _threshold(rule.false_alarm_s * self.spread_per_s(rule))
 
     @property
     def active(self) -> tuple[float, float]:
@@ -111,7 +111,7 @@ class Reference:
     def jump_threshold(self, rule: ChangeRule) -> float:
         """The threshold of the jump test, with the same rate of false alarms."""
         rate_rps, dispersion = self.active
-        return _height(rule.false_alarm_s * rate_rps * (rule.jump - 1.0) ** 2 / dispersion)
+        return _threshold(rule.false_alarm_s * rate_rps * (rule.jump - 1.0) ** 2 / dispersion)
 
     def delay_s(self, rule: ChangeRule, change: float) -> float:
         """Mean seconds until a change to rate·(1 + change) is noticed; infinite for less than about half the margin."""
@@ -128,40 +128,40 @@ def _delay_s(threshold: float, rate: float, ratio: float, change: float) -> floa
     return threshold / drift if drift > 0.0 else math.inf
 
 
-def _active(counts: Array) -> Array:
+def _active_bins(counts: Array) -> Array:
     """The counts without idle bins: empty ones, where the others have so many arrivals that chance leaves none of them empty."""
-    busy = counts[counts > 0.0]
-    return busy if len(busy) and float(busy.mean()) >= ACTIVE else counts
+    nonempty = counts[counts > 0.0]
+    return nonempty if len(nonempty) and float(nonempty.mean()) >= ACTIVE_MEAN else counts
 
 
 def _short_dispersion(counts: Array) -> float:
-    """Variance by mean of counts in windows of one and of `SPAN` bins, the larger; each the median over blocks."""
-    found = 1.0
-    for width, bins in ((1, BLOCK_BINS), (SPAN, BLOCK_BINS * SPAN // 2)):
+    """Variance by mean of counts in windows of one and of `WIDE_BINS` bins, the larger; each the median over blocks."""
+    dispersion = 1.0
+    for width, bins in ((1, BLOCK_BINS), (WIDE_BINS, BLOCK_BINS * WIDE_BINS // 2)):
         size = min(bins, len(counts)) // width * width
         if size < 2 * width:
             continue
         blocks = counts[len(counts) % size :].reshape(-1, size // width, width).sum(axis=2)
         means = blocks.mean(axis=1)
         ratios = blocks.var(axis=1, ddof=1)[means > 0.0] / means[means > 0.0]
-        found = max(found, float(np.median(ratios))) if len(ratios) else found
-    return found
+        dispersion = max(dispersion, float(np.median(ratios))) if len(ratios) else dispersion
+    return dispersion
 
 
 @functools.lru_cache(maxsize=64)
-def _height(wanted: float) -> float:
+def _threshold(target: float) -> float:
     """The h with e^h − h − 1 = wanted; asked for once a bin, and the same for as long as a fit holds."""
     low, high = 0.0, 1.0
-    while math.expm1(high) - high < wanted:
+    while math.expm1(high) - high < target:
         low, high = high, 2.0 * high
     for _ in range(60):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if math.expm1(middle) - middle < wanted else (low, middle)
+        low, high = (middle, high) if math.expm1(middle) - middle < target else (low, middle)
     return high
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CusumState:
     """CUSUM evidence for more, less, a jump up and a jump down, with the time each left 0. Immutable and JSON-serialisable."""
 
     more: float = 0.0
@@ -182,43 +182,43 @@ class Change:
     since_s: float
 
 
-def watched(
-    evidence: Evidence, reference: Reference, rule: ChangeRule, count: float, *, bin_s: float, now_s: float
-) -> tuple[Evidence, Change | None]:
+def detect_change(
+    previous: CusumState, reference: Reference, rule: ChangeRule, count: float, *, bin_s: float, now_s: float
+) -> tuple[CusumState, Change | None]:
     """The evidence after a bin of `bin_s` seconds that ended at `now_s` with `count` arrivals, and the alarm if it is enough.
 
     A reference without arrivals (rate 0) is left by the first one.
     """
-    begun_s = now_s - bin_s
+    begin_s = now_s - bin_s
     if reference.rate_rps <= 0.0:
-        return evidence, Change(higher=True, since_s=begun_s) if count > 0.0 else None
+        return previous, Change(higher=True, since_s=begin_s) if count > 0.0 else None
     expected = reference.rate_rps * bin_s * rule.margin
-    more = evidence.more + (count * math.log1p(rule.margin) - expected) / reference.dispersion
-    less = evidence.less + (count * math.log1p(-rule.margin) + expected) / reference.dispersion
-    after = replace(
-        _jumped(evidence, reference, rule, count, bin_s=bin_s, begun_s=begun_s),
+    more = previous.more + (count * math.log1p(rule.margin) - expected) / reference.dispersion
+    less = previous.less + (count * math.log1p(-rule.margin) + expected) / reference.dispersion
+    state = replace(
+        _jump_step(previous, reference, rule, count, bin_s=bin_s, begun_s=begin_s),
         more=max(more, 0.0),
         less=max(less, 0.0),
-        more_since_s=evidence.more_since_s if evidence.more > 0.0 else begun_s,
-        less_since_s=evidence.less_since_s if evidence.less > 0.0 else begun_s,
+        more_since_s=previous.more_since_s if previous.more > 0.0 else begin_s,
+        less_since_s=previous.less_since_s if previous.less > 0.0 else begin_s,
     )
-    jump = reference.jump_threshold(rule)
-    if max(after.up, after.down) >= jump:
-        higher = after.up >= after.down
-        return after, Change(higher, after.up_since_s if higher else after.down_since_s)
+    jump_threshold = reference.jump_threshold(rule)
+    if max(state.up, state.down) >= jump_threshold:
+        higher = state.up >= state.down
+        return state, Change(higher, state.up_since_s if higher else state.down_since_s)
     if max(more, less) < reference.threshold(rule):
-        return after, None
+        return state, None
     higher = more >= less
-    return after, Change(higher, after.more_since_s if higher else after.less_since_s)
+    return state, Change(higher, state.more_since_s if higher else state.less_since_s)
 
 
-def _jumped(
-    evidence: Evidence, reference: Reference, rule: ChangeRule, count: float, *, bin_s: float, begun_s: float
-) -> Evidence:
+def _jump_step(
+    evidence: CusumState, reference: Reference, rule: ChangeRule, count: float, *, bin_s: float, begun_s: float
+) -> CusumState:
     """The evidence for a jump after a bin that began at `begun_s`; that of an idle bin says nothing."""
     rate_rps, dispersion = reference.active
     expected = rate_rps * bin_s
-    if count <= 0.0 and expected >= ACTIVE:
+    if count <= 0.0 and expected >= ACTIVE_MEAN:
         return evidence
     step = math.log(rule.jump)
     up = evidence.up + (count * step - expected * (rule.jump - 1.0)) / dispersion

@@ -1,12 +1,12 @@
-"""The latency of a request: its wait in the buffer and the service of its batch, as a distribution with any percentile.
+"""The latency distribution of a request, its wait in the buffer plus the service time of its batch, and its percentiles.
 
-With N requests per batch in the mean, and batches of k served in S_k,
+With a mean batch size of N and a service time of S_k for batches of k (BATCH, Eq. 9),
 
     F(t) = Σ_k [members_k(t − S_k) + p_k·1{k < B, t ≥ S_k + T}] / N
 
-A service time is one number per batch size, or several with their probabilities. F has atoms, where many requests
-have one latency (S_k + T: the first of incomplete batches; S_B: the last of full ones), and flat stretches where no latency
-falls. The percentile of q is the least t with F(t) ≥ q, so that at an atom it is the atom's place, exactly.
+A service time is one number per batch size, or several with their probabilities. F has atoms, latencies with positive
+probability (S_k + T: the first request of incomplete batches; S_B: the last of full ones), and is flat between latencies that do
+not occur. The percentile of q is the least t with F(t) ≥ q: exactly the atom where an atom crosses q.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.maps import Map
 from gnomon_planner.numerics import Array, Curves, crossings, interpolated
 
-ROUNDING = 1e-12  # F may miss q by so much and still reach it
-EXACT = 1e-13  # of a percentile
-PARTS = 32  # a round leaves a 32nd of the stops; one call with 31 points costs little more than with one
+CDF_TOLERANCE = 1e-12  # F counts as having reached q from q minus this on
+PERCENTILE_TOLERANCE = 1e-13  # relative width of the bracket around a percentile
+SEARCH_PARTS = 32  # a search step leaves 1/32 of the stops: F at 31 points costs little more than at one
 
 
-Times: TypeAlias = Sequence[tuple[float, float]]
+WeightedTimes: TypeAlias = Sequence[tuple[float, float]]
 """(seconds, probability) pairs."""
 
 
@@ -48,7 +48,7 @@ class Latency(Protocol):
 class ServiceTimes:
     """S_k for k = 1 … B: for each batch size its times in seconds, one if service is deterministic.
 
-    `shares` tells how likely the first, second, … of each size is; without them a size's are equally likely.
+    `shares` are the probabilities of the first, second, … time of each size; without them all times of a size are equally likely.
 
     Raises:
         GnomonError: 400 `bad_service_times`.
@@ -61,7 +61,7 @@ class ServiceTimes:
     def __post_init__(self) -> None:
         if not self.seconds or not all(self.seconds):
             raise bad_request("bad_service_times", "A batch size has no service time.", "Give one or more for every batch size.")
-        if not all(math.isfinite(one) and one >= 0.0 for row in self.seconds for one in row):
+        if not all(math.isfinite(seconds) and seconds >= 0.0 for row in self.seconds for seconds in row):
             raise bad_request("bad_service_times", "A service time is not a number of at least 0.")
         if self.shares and not (min(self.shares) >= 0.0 and math.isclose(sum(self.shares), 1.0)):
             raise bad_request("bad_service_times", "The shares of service times do not sum to 1.")
@@ -71,10 +71,10 @@ class ServiceTimes:
     @staticmethod
     def fixed(seconds: Sequence[float], batch: int | None = None) -> ServiceTimes:
         """A constant time in seconds for each batch size; a single value holds for all sizes up to `batch`."""
-        given = list(seconds)
-        if batch is not None and len(given) == 1:
-            given *= batch
-        return ServiceTimes(tuple((float(one),) for one in given))
+        times_s = list(seconds)
+        if batch is not None and len(times_s) == 1:
+            times_s *= batch
+        return ServiceTimes(tuple((float(time_s),) for time_s in times_s))
 
     def upto(self, batch: int) -> ServiceTimes:
         """The service times of batch sizes up to `batch`.
@@ -103,7 +103,11 @@ class ServiceTimes:
 
 
 class Mixture:
-    """A sum of atoms and of shifted curves that rise from 0: F, and its percentiles between atoms."""
+    """A distribution as a sum of atoms and of weighted, shifted curves: F(t) = Σ atoms ≤ t + Σ weight·curve(t − shift).
+
+    `shifts` (seconds), `functions` (index of the curve) and `weights` have shape (terms). `atoms` maps a latency in seconds to
+    its probability.
+    """
 
     def __init__(
         self, atoms: Mapping[float, float], curves: Curves | None, shifts: Array, functions: Array, weights: Array
@@ -112,11 +116,11 @@ class Mixture:
         self._masses = np.concatenate([[0.0], np.cumsum([atoms[place] for place in sorted(atoms)])])
         self._curves, self._shifts, self._functions, self._weights = curves, shifts, functions, weights
         self._starts = np.zeros(len(shifts))
-        length = 0.0
+        curve_length_s = 0.0
         if curves is not None:
             self._starts = curves.at(np.zeros(len(shifts)), functions)
-            length = float(curves.edges[-1])
-        self._stops = np.unique(np.concatenate([self._places, shifts, shifts + length]))
+            curve_length_s = float(curves.edges[-1])
+        self._stops = np.unique(np.concatenate([self._places, shifts, shifts + curve_length_s]))
 
     def cdf(self, times_s: Array) -> Array:
         """F(t) at each time in seconds, shape (times)."""
@@ -131,24 +135,29 @@ class Mixture:
             GnomonError: 400 `bad_percentile`.
 
         """
-        goal = quantile(percent)
-        number = self._first_stop(goal)
-        stop = float(self._stops[number])
-        below = float(self._masses[np.searchsorted(self._places, stop, side="left")])
-        if number == 0 or self._smooth(self._stops[number : number + 1])[0] + below < goal:
-            return stop
-        low, high = self._stops[number - 1 : number], self._stops[number : number + 1]
-        return float(crossings(lambda _, at: self._smooth(at) + below - goal, low, high, close=EXACT)[0])
+        target = quantile(percent)
+        stop_index = self._first_stop(target)
+        stop_s = float(self._stops[stop_index])
+        atoms_below = float(self._masses[np.searchsorted(self._places, stop_s, side="left")])
+        if stop_index == 0 or self._smooth(self._stops[stop_index : stop_index + 1])[0] + atoms_below < target:
+            return stop_s
+        low, high = self._stops[stop_index - 1 : stop_index], self._stops[stop_index : stop_index + 1]
+        return float(crossings(lambda _, at: self._smooth(at) + atoms_below - target, low, high, close=PERCENTILE_TOLERANCE)[0])
 
-    def _first_stop(self, goal: float) -> int:
+    def _first_stop(self, target: float) -> int:
         """Index of the first stop at which F reaches the goal; the last stop if rounding keeps F below it."""
         first, last = -1, len(self._stops) - 1
         while last - first > 1:
-            between = np.unique(np.linspace(first, last, PARTS + 1).round().astype(int))[1:-1]
-            places = self._stops[between]
-            reached = self._smooth(places) + self._masses[np.searchsorted(self._places, places, side="right")] >= goal
-            number = int(np.argmax(np.append(reached, True)))
-            first, last = int(between[number - 1]) if number else first, int(between[number]) if number < len(between) else last
+            probes = np.unique(np.linspace(first, last, SEARCH_PARTS + 1).round().astype(int))[1:-1]
+            probe_times_s = self._stops[probes]
+            reaches_target = (
+                self._smooth(probe_times_s) + self._masses[np.searchsorted(self._places, probe_times_s, side="right")] >= target
+            )
+            first_reached = int(np.argmax(np.append(reaches_target, True)))
+            first, last = (
+                int(probes[first_reached - 1]) if first_reached else first,
+                int(probes[first_reached]) if first_reached < len(probes) else last,
+            )
         return last
 
     def _smooth(self, times: Array) -> Array:
@@ -157,57 +166,61 @@ class Mixture:
             return np.zeros(len(times))
         waits = times[:, None] - self._shifts
         functions = np.broadcast_to(self._functions, waits.shape)
-        gained: Array = (self._curves.at(waits, functions) - self._starts) @ self._weights
-        return gained
+        increase: Array = (self._curves.at(waits, functions) - self._starts) @ self._weights
+        return increase
 
 
 class ExactLatency(Mixture):
-    """The latency behind a buffer whose batches find an instance at once, or after one of several waits (seconds, probability).
+    """The latency of requests behind a buffer, with the wait of a batch for an instance as (seconds, probability) pairs.
 
-    Few batches wait where there are enough instances: those that do count with their mean service time.
+    A batch that waits counts with its mean service time: few batches wait where there are enough instances.
 
     Raises:
         GnomonError: 400 `bad_service_times`: not one for each batch size.
 
     """
 
-    def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes, instance_waits: Times = ((0.0, 1.0),)) -> None:
+    def __init__(
+        self, process: Map, plan: BufferPlan, service: ServiceTimes, instance_waits: WeightedTimes = ((0.0, 1.0),)
+    ) -> None:
         self.buffer = buffer = Buffer(process, plan)
         batch, timeout_s, mean_size = plan.batch, buffer.timeout_s, buffer.mean_size
-        rows = [_delays(row, instance_waits) for row in service.upto(batch).likely]
+        rows = [_delays_after_buffer(times, instance_waits) for times in service.upto(batch).likely]
         atoms: dict[float, float] = {}
-        for size, row in enumerate(rows, start=1):
-            members = 1.0 if batch == 1 else float(buffer.sizes[size - 1]) / mean_size
-            for seconds, share in row:
-                place = seconds + (timeout_s if size < batch else 0.0)
-                atoms[place] = atoms.get(place, 0.0) + members * share
+        for size, times in enumerate(rows, start=1):
+            member_share = 1.0 if batch == 1 else float(buffer.sizes[size - 1]) / mean_size
+            for seconds, share in times:
+                latency_s = seconds + (timeout_s if size < batch else 0.0)
+                atoms[latency_s] = atoms.get(latency_s, 0.0) + member_share * share
         curves = None
         if batch > 1 and timeout_s > 0.0:
             curves = interpolated(lambda waits: buffer.members(waits) / mean_size, timeout_s, 1.0 / buffer.rate)
         super().__init__(
             atoms,
             curves,
-            shifts=np.array([seconds for row in rows for seconds, _ in row]),
-            functions=np.array([number for number, row in enumerate(rows) for _ in row]),
-            weights=np.array([share for row in rows for _, share in row]),
+            shifts=np.array([seconds for times in rows for seconds, _ in times]),
+            functions=np.array([number for number, times in enumerate(rows) for _ in times]),
+            weights=np.array([share for times in rows for _, share in times]),
         )
 
 
-def _delays(times: Times, waits: Times) -> list[tuple[float, float]]:
-    """Seconds from the moment a batch leaves the buffer to its end, with probabilities."""
+def _delays_after_buffer(times: WeightedTimes, waits: WeightedTimes) -> list[tuple[float, float]]:
+    """(seconds, probability) pairs of the time from sending a batch to its end: wait for an instance plus service time."""
     mean = ((_mean(times), 1.0),)
-    found = []
-    for wait_s, share in waits:
-        found += [(seconds + wait_s, share * likely) for seconds, likely in (times if wait_s == 0.0 else mean)]
-    return found
+    delays = []
+    for wait_s, wait_probability in waits:
+        delays += [
+            (seconds + wait_s, wait_probability * probability) for seconds, probability in (times if wait_s == 0.0 else mean)
+        ]
+    return delays
 
 
-def _mean(times: Times) -> float:
+def _mean(times: WeightedTimes) -> float:
     return sum(seconds * share for seconds, share in times)
 
 
 def quantile(percent: float) -> float:
-    """The q that F has to reach, less what rounding takes.
+    """The q = percent/100 that F has to reach, less a tolerance for rounding.
 
     Raises:
         GnomonError: 400 `bad_percentile`.
@@ -215,4 +228,4 @@ def quantile(percent: float) -> float:
     """
     if not 0.0 < percent <= 100.0:  # noqa: PLR2004 - percent
         raise bad_request("bad_percentile", f"A percentile of {percent:g}.", "Percentiles are above 0 and at most 100.")
-    return percent / 100.0 - ROUNDING
+    return percent / 100.0 - CDF_TOLERANCE

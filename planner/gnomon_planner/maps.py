@@ -1,8 +1,8 @@
-"""A Markovian arrival process: the one value in which arrivals are described, fitted, predicted and planned.
+"""The Markovian arrival process (MAP): how the planner describes arrivals.
 
-A chain moves among phases. D0 holds the rates of moves without an arrival (its diagonal makes all rows of D0 + D1 sum to 0), D1
-those with one, per second. One phase is a Poisson process; a diagonal D1 is an MMPP, whose phase sets the rate and does not
-notice arrivals; two phases are what BATCH uses (Section IV, Eqs. 11, 12 and 16).
+A Markov chain moves among phases. D0 has the rates of transitions without an arrival (its diagonal makes all rows of D0 + D1 sum
+to 0), D1 those with an arrival, per second. One phase is a Poisson process; a diagonal D1 is an MMPP, whose phase sets the rate
+and does not change with arrivals; two phases are what BATCH uses (Section IV, Eqs. 11, 12 and 16).
 
     bursts = Map.mmpp2(rates_rps=(10, 200), leave_per_s=(0.01, 0.01))    # published as W16
     bursts.rate_rps       105: half of the time in either phase
@@ -18,8 +18,8 @@ matrix, holds the probabilities of exactly j arrivals within t seconds, from one
     Σ_j P_j(t)·z^j = e^((D0 + z·D1)·t),   here for j = 0 … levels − 1
 
 Uniformisation (Reibman and Trivedi; BATCH, Eqs. 5 and 6): with q the largest rate, P_j(t) = Σ_m Poisson(m; qt)·M_j,m, where
-M_j,m sums the products of m factors, j of them D1/q and the others I + D0/q. M knows no time, so that one table of it serves
-all times, and nothing negative occurs in it. Times beyond `BASE_STEPS`/q are halved until they are not; the polynomials in z
+M_j,m sums the products of m factors, j of them D1/q and the others I + D0/q. M does not depend on t, so that one table serves
+all times, and has no negative entries. Times beyond `BASE_STEPS`/q are halved until they are not; the polynomials in z
 are then squared as often. A worked number: for a Poisson process of 10/s, P_2(0.1) = e^−1/2 = 0.184.
 """
 
@@ -35,10 +35,10 @@ import numpy as np
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_planner.numerics import Array, Matrix, Vector, expm_generator, irreducible, stationary_of
 
-# What rounding to six decimals leaves of a row sum that was 0, relative to the largest rate.
+# Rates may be rounded to six decimals: a row sum of 0 may then be off by this, relative to the largest rate.
 ROW_TOLERANCE = 1e-5
-# The third power of a rate, and of a gap, is still a number.
-FASTEST_RPS = 1e100
+# Third powers of rates and gaps, as moments have them, must not overflow.
+MAX_RATE = 1e100
 HINT = 'A MAP is {"D0": [[…]], "D1": [[…]]} in arrivals per second; the rows of D0 + D1 sum to 0.'
 
 
@@ -57,7 +57,7 @@ class Map:
     D1: Matrix
 
     def __post_init__(self) -> None:
-        d0, d1 = _checked(self.D0, self.D1)
+        d0, d1 = _validated_matrices(self.D0, self.D1)
         object.__setattr__(self, "D0", d0)
         object.__setattr__(self, "D1", d1)
 
@@ -124,12 +124,12 @@ class Map:
 
     def moments(self, count: int) -> list[float]:
         """E[X], E[X²], … E[X^count] of a gap X in s, s² …: k!·φ·(−D0)^−k·e."""
-        found: list[float] = []
-        column: Vector = np.ones(self.order)
+        moments: list[float] = []
+        powers: Vector = np.ones(self.order)
         for power in range(1, count + 1):
-            column = np.asarray(np.linalg.solve(-self.D0, column), dtype=float)
-            found.append(math.factorial(power) * float(self.embedded @ column))
-        return found
+            powers = np.asarray(np.linalg.solve(-self.D0, powers), dtype=float)
+            moments.append(math.factorial(power) * float(self.embedded @ powers))
+        return moments
 
     @property
     def mean_s(self) -> float:
@@ -164,14 +164,14 @@ class Map:
         Var[N(t)] = (λ − 2λ² + 2dRD1e)·t − 2d·(I − e^(Qt))·R²·D1e.
         """
         theta, moves = self.stationary, self.D0 + self.D1
-        arriving, into = theta @ self.D1, self.D1.sum(axis=1)
+        arriving, arrival_rates = theta @ self.D1, self.D1.sum(axis=1)
         rate = float(arriving.sum())
         resolvent = np.linalg.inv(np.outer(np.ones(self.order), theta) - moves)
-        limit = 1.0 - 2.0 * rate + 2.0 * float(arriving @ resolvent @ into) / rate
+        limit = 1.0 - 2.0 * rate + 2.0 * float(arriving @ resolvent @ arrival_rates) / rate
         if window_s is None:
             return limit
-        rest = np.eye(self.order) - expm_generator(moves, window_s)
-        return limit - 2.0 * float(arriving @ rest @ resolvent @ resolvent @ into) / (rate * window_s)
+        transient = np.eye(self.order) - expm_generator(moves, window_s)
+        return limit - 2.0 * float(arriving @ transient @ resolvent @ resolvent @ arrival_rates) / (rate * window_s)
 
     def rescaled(self, rate_rps: float) -> Map:
         """The process with its time scaled to another rate: c², skewness, correlations and the limit of I are unchanged."""
@@ -183,8 +183,8 @@ class Map:
     def thinned(self, share: float) -> Map:
         """The process of requests that are kept independently with probability `share`, such as those of one of several queues.
 
-        A request that is not kept is a move without one: D1' = share·D1, D0' = D0 + (1 − share)·D1 (a mark on each arrival by the
-        toss of a coin; He and Neuts, 1998, on marked transitions). So λ' = share·λ, and of any window I' − 1 = share·(I − 1).
+        A request that is not kept is a transition without an arrival: D1' = share·D1, D0' = D0 + (1 − share)·D1 (independent
+        marks of arrivals; He and Neuts, 1998, on marked transitions). So λ' = share·λ, and of any window I' − 1 = share·(I − 1).
         Half of W16 above: 52.5 requests/s, I' about 4,300.
 
         Raises:
@@ -196,7 +196,7 @@ class Map:
         return Map(self.D0 + (1.0 - share) * self.D1, share * self.D1)
 
 
-def _checked(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Matrix]:
+def _validated_matrices(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Matrix]:
     d0, d1 = np.array(d0_given, dtype=float), np.array(d1_given, dtype=float)
     if d0.ndim != 2 or d0.shape[0] != d0.shape[1] or d0.shape != d1.shape or not d0.size:  # noqa: PLR2004 - a matrix
         raise _bad(f"D0 and D1 have the shapes {d0.shape} and {d1.shape}; both are n × n")
@@ -206,30 +206,30 @@ def _checked(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Matrix]:
     np.fill_diagonal(moves, 0.0)
     if moves.min() < 0.0 or d1.min() < 0.0:
         raise _bad("A rate is negative")
-    leaving = moves.sum(axis=1) + d1.sum(axis=1)
-    if leaving.min() <= 0.0:
+    exit_rates = moves.sum(axis=1) + d1.sum(axis=1)
+    if exit_rates.min() <= 0.0:
         raise _bad("A phase is never left and nothing arrives in it")
-    if not 1.0 / FASTEST_RPS <= leaving.max() <= FASTEST_RPS:
-        raise _bad(f"A largest rate of {leaving.max():g} per second")
-    worst = float(np.abs(leaving + d0.diagonal()).max())
-    if worst > ROW_TOLERANCE * leaving.max():
-        raise _bad(f"A row of D0 + D1 sums to {worst:g} instead of 0")
+    if not 1.0 / MAX_RATE <= exit_rates.max() <= MAX_RATE:
+        raise _bad(f"A largest rate of {exit_rates.max():g} per second")
+    largest_sum = float(np.abs(exit_rates + d0.diagonal()).max())
+    if largest_sum > ROW_TOLERANCE * exit_rates.max():
+        raise _bad(f"A row of D0 + D1 sums to {largest_sum:g} instead of 0")
     if not irreducible(moves + d1):
         raise _bad("The phases cannot all be reached from one another")
     if d1.max() <= 0.0:
         raise _bad("Nothing ever arrives: D1 is 0")
-    np.fill_diagonal(moves, -leaving)
+    np.fill_diagonal(moves, -exit_rates)
     for matrix in (moves, d1):
         matrix.flags.writeable = False
     return moves, d1
 
 
-def _bad(what: str) -> GnomonError:
-    return bad_request("bad_map", f"{what}.", HINT)
+def _bad(problem: str) -> GnomonError:
+    return bad_request("bad_map", f"{problem}.", HINT)
 
 
-BASE_STEPS = 128.0  # the largest qt of the sum; 400 words then reach a tail below 1e-17
-MOST_WORDS = 4_000_000  # numbers in the table M; more phases or levels lower the base
+MAX_BASE_STEPS = 128.0  # the largest qt of the sum; 400 terms then reach a tail below 1e-17
+MAX_TABLE_NUMBERS = 4_000_000  # numbers in the table M; more phases or levels lower the largest qt
 
 
 class Counting:
@@ -240,8 +240,8 @@ class Counting:
         self.levels = levels
         self._rate = float(-process.D0.diagonal().min())
         row = levels * process.order**2
-        self._base = max(1.0, min(BASE_STEPS, MOST_WORDS / (4.0 * row)))
-        self._words = np.zeros((0, row))
+        self._base = max(1.0, min(MAX_BASE_STEPS, MAX_TABLE_NUMBERS / (4.0 * row)))
+        self._table_rows = np.zeros((0, row))
 
     @property
     def rate(self) -> float:
@@ -253,34 +253,34 @@ class Counting:
         steps = self._rate * np.asarray(times_s, dtype=float)
         halvings = np.ceil(np.log2(np.maximum(steps, self._base) / self._base))
         base = steps / 2.0**halvings
-        weights = poisson(base, _words_needed(float(base.max(initial=0.0))))
+        weights = poisson(base, _terms_needed(float(base.max(initial=0.0))))
         order = self.process.order
-        found: Array = (weights @ self._table(weights.shape[1])).reshape(-1, self.levels, order, order)
-        for turn in range(int(halvings.max(initial=0.0))):
-            longer = halvings > turn
-            found[longer] = _squared(found[longer])
-        return found
+        counts: Array = (weights @ self._table(weights.shape[1])).reshape(-1, self.levels, order, order)
+        for doubling in range(int(halvings.max(initial=0.0))):
+            still_halved = halvings > doubling
+            counts[still_halved] = _squared(counts[still_halved])
+        return counts
 
-    def _table(self, words: int) -> Array:
-        """The first `words` rows of M, flattened; computed on demand."""
-        have = len(self._words)
-        if words > have:
+    def _table(self, terms: int) -> Array:
+        """The first `terms` rows of M, flattened; computed on demand."""
+        known = len(self._table_rows)
+        if terms > known:
             stay = np.clip(np.eye(self.process.order) + self.process.D0 / self._rate, 0.0, None)
             arrive = self.process.D1 / self._rate
-            grown = np.empty((words, self._words.shape[1]))
-            grown[:have] = self._words
+            table = np.empty((terms, self._table_rows.shape[1]))
+            table[:known] = self._table_rows
             shape = (self.levels, self.process.order, self.process.order)
-            for number in range(have, words):
-                if number == 0:
+            for term in range(known, terms):
+                if term == 0:
                     row = np.zeros(shape)
                     row[0] = np.eye(self.process.order)
                 else:
-                    last = grown[number - 1].reshape(shape)
+                    last = table[term - 1].reshape(shape)
                     row = last @ stay
                     row[1:] += last[:-1] @ arrive
-                grown[number] = row.reshape(-1)
-            self._words = grown
-        return self._words[:words]
+                table[term] = row.reshape(-1)
+            self._table_rows = table
+        return self._table_rows[:terms]
 
 
 def poisson(means: Array, count: int) -> Array:
@@ -296,23 +296,23 @@ def convolved(left: Array, right: Array) -> Array:
     """Σ_l left_l·right_(j−l) for j = 0 … levels − 1: of rows, shape (…, levels, n), with columns of the same shape."""
     levels = left.shape[-2]
     size = _fast_size(2 * levels - 1)
-    product = (np.fft.rfft(left, size, axis=-2) * np.fft.rfft(right, size, axis=-2)).sum(axis=-1)
-    found: Array = np.fft.irfft(product, size, axis=-1)[..., :levels]
-    return found
+    spectrum = (np.fft.rfft(left, size, axis=-2) * np.fft.rfft(right, size, axis=-2)).sum(axis=-1)
+    convolution: Array = np.fft.irfft(spectrum, size, axis=-1)[..., :levels]
+    return convolution
 
 
 def _squared(polynomials: Array) -> Array:
     """The squares of matrix polynomials, shape (times, levels, n, n), without the powers from `levels` on."""
     levels = polynomials.shape[1]
     size = _fast_size(2 * levels - 1)
-    # Times and powers last: the matrices are small, and numpy takes as long for one of 2 × 2 as for a hundred products.
-    transformed = np.fft.rfft(np.moveaxis(polynomials, 1, -1).transpose(1, 2, 0, 3), size)
-    product = np.einsum("abtf,bctf->actf", transformed, transformed)
-    found: Array = np.fft.irfft(product, size)[..., :levels].transpose(2, 3, 0, 1)
-    return np.clip(found, 0.0, None)
+    # Times and frequencies are the last axes: one product of small matrices costs numpy as much as a hundred along an axis.
+    spectra = np.fft.rfft(np.moveaxis(polynomials, 1, -1).transpose(1, 2, 0, 3), size)
+    spectrum = np.einsum("abtf,bctf->actf", spectra, spectra)
+    squares: Array = np.fft.irfft(spectrum, size)[..., :levels].transpose(2, 3, 0, 1)
+    return np.clip(squares, 0.0, None)
 
 
-def _words_needed(mean: float) -> int:
+def _terms_needed(mean: float) -> int:
     return math.ceil(mean + 9.0 * math.sqrt(mean) + 24.0)
 
 

@@ -31,6 +31,7 @@ import numpy.typing as npt
 Matrix = npt.NDArray[np.float64]
 Vector = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
 
 
 def expm_generator(generator: Matrix, time_s: float) -> Matrix:
@@ -73,8 +74,8 @@ def stationary_of(rates: Matrix) -> Matrix:
     weights[..., 0] = 1.0
     for state in range(1, count):
         weights[..., state] = (weights[..., :state] * rates[..., :state, state]).sum(axis=-1)
-    found: Matrix = weights / weights.sum(axis=-1, keepdims=True)
-    return found
+    distribution: Matrix = weights / weights.sum(axis=-1, keepdims=True)
+    return distribution
 
 
 def irreducible(rates: Matrix) -> bool:
@@ -88,7 +89,7 @@ def irreducible(rates: Matrix) -> bool:
 
 NODES = 16
 TOLERANCE = 1e-10
-MOST_HALVINGS = 10
+MAX_HALVINGS = 10
 ROUNDING = float(np.finfo(float).eps)
 
 _ANGLES = (np.arange(NODES) + 0.5) * np.pi / NODES
@@ -107,30 +108,30 @@ class Curves:
 
     def at(self, points: Array, function: Array) -> Array:
         """Values of functions by index, `function[i]` at `points[i]`, all of one shape. Points outside are clipped."""
-        panel, place = self._places(points)
+        panel, position = self._places(points)
         terms = np.moveaxis(self.coefficients[panel, :, function], -1, 0)
-        after, last = np.zeros_like(place), np.zeros_like(place)
+        previous, before_previous = np.zeros_like(position), np.zeros_like(position)
         for term in terms[:0:-1]:  # Clenshaw
-            after, last = last, 2.0 * place * last - after + term
-        found: Array = place * last - after + terms[0]
-        return found
+            previous, before_previous = before_previous, 2.0 * position * before_previous - previous + term
+        values: Array = position * before_previous - previous + terms[0]
+        return values
 
     def every(self, points: Array) -> Array:
         """The value of each function at each point, shape (functions, points)."""
-        panel, place = self._places(points)
-        waves = np.cos(np.arange(NODES)[:, None] * np.arccos(np.clip(place, -1.0, 1.0)))
-        found = np.empty((self.coefficients.shape[-1], len(points)))
-        for number in np.unique(panel):
-            here = np.flatnonzero(panel == number)
-            found[:, here] = self.coefficients[number].T @ waves[:, here]
-        return found
+        panel, position = self._places(points)
+        chebyshev = np.cos(np.arange(NODES)[:, None] * np.arccos(np.clip(position, -1.0, 1.0)))
+        values = np.empty((self.coefficients.shape[-1], len(points)))
+        for index in np.unique(panel):
+            here = np.flatnonzero(panel == index)
+            values[:, here] = self.coefficients[index].T @ chebyshev[:, here]
+        return values
 
     def _places(self, points: Array) -> tuple[npt.NDArray[np.intp], Array]:
         """The panel of each point, and its position on it between −1 and 1."""
-        inside = np.clip(points, 0.0, self.edges[-1])
-        panel = np.clip(np.searchsorted(self.edges, inside, side="right") - 1, 0, len(self.edges) - 2)
+        clipped = np.clip(points, 0.0, self.edges[-1])
+        panel = np.clip(np.searchsorted(self.edges, clipped, side="right") - 1, 0, len(self.edges) - 2)
         left, right = self.edges[panel], self.edges[panel + 1]
-        return panel, 2.0 * (inside - left) / (right - left) - 1.0
+        return panel, 2.0 * (clipped - left) / (right - left) - 1.0
 
 
 def interpolated(values: Callable[[Array], Array], length: float, shortest: float) -> Curves:
@@ -138,45 +139,43 @@ def interpolated(values: Callable[[Array], Array], length: float, shortest: floa
 
     `shortest` is the length of the panels at both ends.
     """
-    edges = _graded(length, shortest)
+    edges = _graded_edges(length, shortest)
     tolerance = max(TOLERANCE, ROUNDING * length / shortest)
     lefts, rights = edges[:-1], edges[1:]
-    done: list[tuple[Array, Array]] = []
-    for halving in range(MOST_HALVINGS + 1):
+    resolved: list[tuple[Array, Array]] = []
+    for halving in range(MAX_HALVINGS + 1):
         middles, halves = (lefts + rights) / 2.0, (rights - lefts) / 2.0
         points = middles[:, None] + halves[:, None] * _POINTS
-        found = values(np.clip(points.reshape(-1), 0.0, length)).reshape(len(lefts), NODES, -1)
-        coefficients = np.einsum("cn,pnf->pcf", _TRANSFORM, found)
-        rough = np.abs(coefficients[:, -3:]).max(axis=(1, 2)) > tolerance
-        if halving == MOST_HALVINGS:
-            rough[:] = False
-        done.append((lefts[~rough], coefficients[~rough]))
-        if not rough.any():
+        samples = values(np.clip(points.reshape(-1), 0.0, length)).reshape(len(lefts), NODES, -1)
+        coefficients = np.einsum("cn,pnf->pcf", _TRANSFORM, samples)
+        unresolved = np.abs(coefficients[:, -3:]).max(axis=(1, 2)) > tolerance
+        if halving == MAX_HALVINGS:
+            unresolved[:] = False
+        resolved.append((lefts[~unresolved], coefficients[~unresolved]))
+        if not unresolved.any():
             break
         lefts, rights = (
-            np.concatenate([lefts[rough], middles[rough]]),
-            np.concatenate([middles[rough], rights[rough]]),
+            np.concatenate([lefts[unresolved], middles[unresolved]]),
+            np.concatenate([middles[unresolved], rights[unresolved]]),
         )
-    starts = np.concatenate([part for part, _ in done])
+    starts = np.concatenate([part for part, _ in resolved])
     order = np.argsort(starts)
-    return Curves(np.append(starts[order], length), np.concatenate([part for _, part in done])[order])
+    return Curves(np.append(starts[order], length), np.concatenate([part for _, part in resolved])[order])
 
 
-def _graded(length: float, shortest: float) -> Array:
+def _graded_edges(length: float, shortest: float) -> Array:
     """Edges at 0, shortest, 2·shortest, 4·shortest … to the middle, and mirrored from there."""
-    half = [0.0]
+    lower_edges = [0.0]
     step = min(shortest, length / 2.0)
     while step < length / 2.0:
-        half.append(step)
+        lower_edges.append(step)
         step *= 2.0
-    lower = np.array(half)
-    return np.concatenate([lower, [length / 2.0], length - lower[::-1]])
+    lower_half = np.array(lower_edges)
+    return np.concatenate([lower_half, [length / 2.0], length - lower_half[::-1]])
 
 
-CLOSE = 1e-4  # brackets end at this width, relative to themselves, unless told otherwise
-MOST_STEPS = 128  # halving takes 87 from 10⁸ s to 1e-13 of 20 ms
-
-Indices = npt.NDArray[np.intp]
+BRACKET_WIDTH = 1e-4  # brackets end at this width, relative to themselves, unless told otherwise
+MAX_STEPS = 128  # halving takes 87 from 10⁸ s to 1e-13 of 20 ms
 
 
 def crossings(
@@ -184,7 +183,7 @@ def crossings(
     low: Array,
     high: Array,
     guess: tuple[Array, Array] | None = None,
-    close: float = CLOSE,
+    close: float = BRACKET_WIDTH,
 ) -> Array:
     """The upper ends of brackets in which each function reaches zero; below it at `low`, at or above it at `high`.
 
@@ -192,47 +191,47 @@ def crossings(
     relative to the upper end, which is positive. `guess` is a probable, narrower bracket, which is verified. Brackets
     end at the width `close`, or after 128 points.
     """
-    every: Indices = np.arange(len(low))
+    all_functions: Indices = np.arange(len(low))
     # a is the newest point, b the other end of the bracket, c the point before.
     a, b = high.copy(), low.copy()
     f_a, f_b = np.ones(len(low)), np.full(len(low), -1.0)
     if guess is None:
-        f_a, f_b = np.maximum(value(every, a), 0.0), np.minimum(value(every, b), -1e-300)
+        f_a, f_b = np.maximum(value(all_functions, a), 0.0), np.minimum(value(all_functions, b), -1e-300)
     else:
-        for place in guess:
-            at = np.clip(place, b, a)
-            f_at = value(every, at)
-            reached = f_at >= 0.0
-            a, f_a = np.where(reached, at, a), np.where(reached, f_at, f_a)
-            b, f_b = np.where(reached, b, at), np.where(reached, f_b, f_at)
+        for guess_point in guess:
+            points = np.clip(guess_point, b, a)
+            f_points = value(all_functions, points)
+            reached = f_points >= 0.0
+            a, f_a = np.where(reached, points, a), np.where(reached, f_points, f_a)
+            b, f_b = np.where(reached, b, points), np.where(reached, f_b, f_points)
     c, f_c = a.copy(), f_a.copy()
     share = np.clip(f_a / (f_a - f_b), 0.0, 1.0)
-    found = high.copy()
-    which = every
-    for _ in range(MOST_STEPS):
+    upper_ends = high.copy()
+    functions = all_functions
+    for _ in range(MAX_STEPS):
         upper = np.maximum(a, b)
-        found[which] = upper
+        upper_ends[functions] = upper
         width = np.abs(b - a)
         active = width > close * np.abs(upper)
         if not active.all():
-            which, share = which[active], share[active]
+            functions, share = functions[active], share[active]
             a, b, c, f_a, f_b, f_c = (values[active] for values in (a, b, c, f_a, f_b, f_c))
             upper, width = upper[active], width[active]
-        if not len(which):
+        if not len(functions):
             break
         least = close / 2.0 * upper / width
-        at = a + np.clip(share, least, 1.0 - least) * (b - a)
-        f_at = value(which, at)
-        same = (f_at >= 0.0) == (f_a >= 0.0)
+        points = a + np.clip(share, least, 1.0 - least) * (b - a)
+        f_points = value(functions, points)
+        same = (f_points >= 0.0) == (f_a >= 0.0)
         # The new point takes the place of the end on its side; the other end stays.
         c, f_c = np.where(same, a, b), np.where(same, f_a, f_b)
         b, f_b = np.where(same, b, a), np.where(same, f_b, f_a)
-        a, f_a = at, f_at
-        share = _share((a, b, c), (f_a, f_b, f_c))
-    return found
+        a, f_a = points, f_points
+        share = _next_position((a, b, c), (f_a, f_b, f_c))
+    return upper_ends
 
 
-def _share(points: tuple[Array, Array, Array], values: tuple[Array, Array, Array]) -> Array:
+def _next_position(points: tuple[Array, Array, Array], values: tuple[Array, Array, Array]) -> Array:
     """The next point's position between a and b: the zero of the inverse parabola if that is monotone there, else 0.5."""
     (a, b, c), (f_a, f_b, f_c) = points, values
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,21 +1,19 @@
-"""The cheapest plan that meets a percentile, the quickest within a budget, and all that no other plan beats in both.
+"""The cheapest plan that meets a latency percentile, the quickest plan within a budget, and the Pareto front of both.
 
-A plan is a size of instance (memory on Lambda, cores elsewhere), a largest batch B and a timeout T. A `Landscape` has the
+A plan is an instance size (memory on Lambda, cores elsewhere), a batch size B and a timeout T. A `Landscape` has the
 percentile and the cost per request of every combination (BATCH, Eqs. 1–3): an exhaustive search, so that the result is optimal. A
 combination whose batches an instance cannot serve has infinite latency and cost. Percentiles take most of the time and are
 computed on demand; for the cheapest plan it suffices to know which plans are within the SLO.
 
-If instances are held, computing their number takes more time than everything else, so that the landscape has an estimate of it.
-The best candidates by the estimate are settled with the exact number and the wait for an instance in their latency. A chosen plan
-is evaluated once more by the exact latency, and rejected if that exceeds the landscape's value or if it needs too many instances.
+If instances are provisioned, computing their number takes more time than everything else, so that the landscape has an estimate
+of it. The best candidates by the estimate get the exact number of instances and the wait for one in their latency. Each chosen
+plan is evaluated once more by the exact latency, and rejected if that misses the constraint or needs too many instances.
 
 **Percentiles** are computed lazily. The percentile of a plan takes some ten values of F; the test against an SLO takes one,
 F(SLO). If no plan is within the SLO and the quickest is needed, each plan takes one value again, and only plans that are quicker
 than the best so far get their percentile: of thousands of plans mostly those with batches of one. Example: of 8,736 plans (13
 sizes, 14 batches, 48 timeouts) with nine ratios to their service times, all percentiles took 0.6 s, the tests against an SLO 0.05
 s.
-
-**Billing** is per call where instances are unlimited (`PerCall`), or for the instances that are held, busy or not (`Held`).
 """
 
 from __future__ import annotations
@@ -27,38 +25,38 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gnomon_core.errors import bad_request
-from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.instances import TooManyInstancesError, fleet_for
+from gnomon_planner.billing import Billing
+from gnomon_planner.buffer import BufferPlan
+from gnomon_planner.instances import TooManyInstancesError
 from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
-from gnomon_planner.numerics import Array
-from gnomon_planner.plans import Choice, HeldPrice, LambdaPrice, Plan, Size, Space
+from gnomon_planner.numerics import Array, Indices
+from gnomon_planner.plans import Choice, Plan, Size, Space
 from gnomon_planner.service_time import Spread
-from gnomon_planner.sweep import Indices, Waits, WaitsOfBatch
+from gnomon_planner.sweep import Waits, WaitsOfBatch
 
 PER_MILLION = 1e6
 ROUNDING = 1e-9
 """The relative rounding error of sums of times, such as a percentile that is S + T."""
-DIGITS = 9
+COST_DIGITS = 9
 """The digits of costs that are compared: plans that agree in them cost the same."""
-NEARLY = 2e-4
+SLO_TOLERANCE = 2e-4
 """The relative excess over an SLO up to which plans are evaluated exactly."""
 DIRECTIONS = (("smaller instance", "larger instance"), ("smaller batch", "larger batch"), ("shorter wait", "longer wait"))
 
-Place = tuple[int, int, int]
+PlanIndex = tuple[int, int, int]
 
 
 class Landscape:
-    """Every combination's percentile (seconds), cost (dollars per request) and instances, all (sizes, batches, timeouts).
+    """The percentile (seconds), the cost (dollars per request) and the instances of all plans, each (sizes, batches, timeouts).
 
-    `instances` is 0 if they are unlimited. At most `most_instances` may be held. `rows` are the indices of its sizes in the
-    landscape that it is a part of.
+    `instances` is 0 if they are unlimited. At most `most_instances` may be provisioned. `rows` are the indices of its sizes in
+    the landscape that it is a part of (`of_size`).
     """
 
     def __init__(self, process: Map, space: Space, billing: Billing, percent: float, most_instances: float = math.inf) -> None:
@@ -81,18 +79,18 @@ class Landscape:
         """Every percentile in seconds, shape (sizes, batches, timeouts)."""
         return self._percentiles.all_s[self.rows.start : self.rows.stop]
 
-    def of_size(self, number: int) -> Landscape:
+    def of_size(self, size: int) -> Landscape:
         """The part of the landscape with this size of instance only."""
-        some, found = slice(number, number + 1), copy(self)
-        found.rows, found.space = self.rows[some], replace(self.space, sizes=self.space.sizes[some])
-        found.usd_per_request, found.instances = self.usd_per_request[some], self.instances[some]
-        return found
+        rows, part = slice(size, size + 1), copy(self)
+        part.rows, part.space = self.rows[rows], replace(self.space, sizes=self.space.sizes[rows])
+        part.usd_per_request, part.instances = self.usd_per_request[rows], self.instances[rows]
+        return part
 
-    def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
+    def cheapest(self, slo_s: float, max_candidates: int | None = None) -> Choice:
         """Eq. 2: the cheapest plan whose percentile is at most the SLO; without one, the plan of least percentile.
 
-        At most `most` plans are settled exactly, which bounds the time; if none of them meets the SLO, the nearest is taken. If
-        every plan needs too many instances, the result is the plan with the fewest.
+        At most `max_candidates` plans are evaluated exactly, which bounds the time; if none of them meets the SLO, the nearest is
+        taken. If every plan needs too many instances, the result is the plan with the fewest.
 
         Raises:
             GnomonError: 400 `bad_slo`, `too_many_instances` where every plan needs more than can be counted.
@@ -100,22 +98,24 @@ class Landscape:
         """
         if not slo_s > 0.0:
             raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
-        # Of held instances a whole number is paid for, so that many plans cost the same: the quickest of them is looked at first.
+        # A whole number of provisioned instances is paid for, so that many plans cost the same: the quickest of them comes first.
         order_by = (self.usd_per_request, self.latency_s) if self._estimates else (self._compared,)
-        best = self._best(self._within_slo(slo_s), order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), most)
+        best = self._best(
+            self._within_slo(slo_s), order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), max_candidates
+        )
         if best is not None:
             return Choice(best)
-        seconds = self.latency_s if self._estimates else self._percentiles.least_s(self.rows)
-        nearest = self._nearest(seconds, _percentile, most)
+        percentiles_s = self.latency_s if self._estimates else self._percentiles.least_s(self.rows)
+        nearest = self._nearest(percentiles_s, _percentile, max_candidates)
         if nearest is None:
             return self._fewest()
         promised = f"the least that can be had is {nearest.latency_s * 1e3:.1f} ms"
         return Choice(nearest, f"No plan has its P{self.percent:g} within {slo_s * 1e3:g} ms{self._within}; {promised}.")
 
-    def promised(self, slo_s: float) -> Plan | None:
-        """The cheapest within the SLO as the landscape has it, not looked at exactly: it costs no more than the `cheapest` does.
+    def cheapest_estimate(self, slo_s: float) -> Plan | None:
+        """The cheapest plan within the SLO by the landscape's percentiles: a lower bound on the cost of `cheapest`.
 
-        None where there is none, or costs are estimates.
+        None where there is none, or where costs are estimates and bound nothing.
         """
         if self._estimates:
             return None
@@ -133,9 +133,9 @@ class Landscape:
         if not budget_usd > 0.0:
             raise bad_request("bad_budget", f"A budget of {budget_usd:g} dollars.", "A budget is a positive price per request.")
         # Where costs are estimates, those somewhat above the budget may still be within it.
-        slack = 1.5 if self._estimates else 1.0
+        tolerance = 1.5 if self._estimates else 1.0
         best = self._best(
-            self.usd_per_request <= budget_usd * slack,
+            self.usd_per_request <= budget_usd * tolerance,
             (self.latency_s, self.usd_per_request),
             _percentile,
             lambda plan: plan.usd_per_request <= budget_usd,
@@ -150,60 +150,60 @@ class Landscape:
             nearest, f"No plan costs at most ${budget:.4g} per million requests{self._within}; the least is ${least:.4g}."
         )
 
-    def front(self) -> list[Plan]:
-        """The plans that no other one beats in both percentile and cost, as the landscape has them; quickest first."""
+    def pareto_front(self) -> list[Plan]:
+        """The Pareto front: plans that no other one beats in both percentile and cost, by the landscape; quickest first."""
         seconds, dollars = self.latency_s.ravel(), self.usd_per_request.ravel()
-        found, least = [], math.inf
+        plans, least = [], math.inf
         for index in np.lexsort((dollars, seconds)):
             if dollars[index] < least:
                 least = float(dollars[index])
-                found.append(self.estimate(self._place(int(index))))
-        return found
+                plans.append(self.estimate(self._place(int(index))))
+        return plans
 
-    def estimate(self, place: Place) -> Plan:
+    def estimate(self, place: PlanIndex) -> Plan:
         """The plan at an index of the landscape, with the landscape's predictions."""
         return replace(self._plan(place), latency_s=float(self.latency_s[place]))
 
     def exactly(self, plan: Plan) -> Plan:
-        """The plan with its exact percentile and cost; where instances are held, with their number and the wait for one."""
+        """The plan with its exact percentile and cost; with provisioned instances also their number and the wait for one."""
         settled = self.billing.settled(self.process, plan)
         return replace(settled, latency_s=settled.latency(self.process).percentile(self.percent))
 
     def neighbours(self, plan: Plan) -> Iterator[tuple[str, Plan]]:
         """The plans one step away in each direction, exactly, and in which direction; none that needs too many instances."""
         space = self.space
-        place = (
+        position = (
             space.sizes.index(plan.size),
             space.batches.index(plan.buffer.batch),
             space.timeouts_s.index(plan.buffer.timeout_s),
         )
-        for axis, words in enumerate(DIRECTIONS):
-            for step, word in zip((-1, 1), words, strict=True):
-                other = list(place)
-                other[axis] += step
-                if not 0 <= other[axis] < self.usd_per_request.shape[axis]:
+        for axis, names in enumerate(DIRECTIONS):
+            for step, name in zip((-1, 1), names, strict=True):
+                index = list(position)
+                index[axis] += step
+                if not 0 <= index[axis] < self.usd_per_request.shape[axis]:
                     continue
-                found = self._plan((other[0], other[1], other[2]))
-                if math.isfinite(found.usd_per_request):
+                neighbour = self._plan((index[0], index[1], index[2]))
+                if math.isfinite(neighbour.usd_per_request):
                     with suppress(TooManyInstancesError):
-                        yield word, self.exactly(found)
+                        yield name, self.exactly(neighbour)
 
     @property
     def _estimates(self) -> bool:
-        """Return whether costs are estimates, of which several are settled to find the best."""
+        """Return whether costs are estimates, so that the best of several candidates is found by their exact costs."""
         return self.billing.candidates > 1
 
     @property
     def _compared(self) -> Array:
-        """Costs without what rounding leaves of them: where all batches fill, a longer wait changes nothing, and is not taken."""
+        """Costs without rounding errors: where all batches fill, a longer timeout costs the same and must not seem cheaper."""
         least = float(self.usd_per_request.min())
-        return np.round(self.usd_per_request / least, DIGITS) if 0.0 < least < math.inf else self.usd_per_request
+        return np.round(self.usd_per_request / least, COST_DIGITS) if 0.0 < least < math.inf else self.usd_per_request
 
     def _within_slo(self, slo_s: float) -> npt.NDArray[np.bool_]:
         """The mask of plans within the SLO, with a tolerance for an error of 1e-5 in F."""
-        return self._percentiles.within(slo_s * (1.0 + NEARLY), self.rows)
+        return self._percentiles.within(slo_s * (1.0 + SLO_TOLERANCE), self.rows)
 
-    def _plan(self, place: Place) -> Plan:
+    def _plan(self, place: PlanIndex) -> Plan:
         """The plan at a flat index, without its percentile."""
         size, batch, timeout = place
         buffer = BufferPlan(self.space.batches[batch], self.space.timeouts_s[timeout])
@@ -213,22 +213,22 @@ class Landscape:
         self,
         within: npt.NDArray[np.bool_],
         order_by: tuple[Array, ...],
-        goal: Callable[[Plan], float],
+        criterion: Callable[[Plan], float],
         meets: Callable[[Plan], bool],
-        most: int | None = None,
+        max_candidates: int | None = None,
     ) -> Plan | None:
         """The best of those `within` that meets the constraint exactly, among the first `most`."""
         indices = np.flatnonzero(within)
         order = np.lexsort([values.ravel()[indices] for values in reversed(order_by)])
-        plans = self._exact(indices[order][:most])
-        found = [plan for plan in islice(plans, self.billing.candidates) if meets(plan)]
-        # The rest is in order of an estimate: the first of them that meets the constraint is as good as any.
-        return min(found, key=goal) if found else next((plan for plan in plans if meets(plan)), None)
+        plans = self._exact(indices[order][:max_candidates])
+        feasible = [plan for plan in islice(plans, self.billing.candidates) if meets(plan)]
+        # The remaining plans are in the order of the estimate: the first that meets the constraint is taken.
+        return min(feasible, key=criterion) if feasible else next((plan for plan in plans if meets(plan)), None)
 
-    def _nearest(self, values: Array, goal: Callable[[Plan], float], most: int | None = None) -> Plan | None:
+    def _nearest(self, values: Array, criterion: Callable[[Plan], float], max_candidates: int | None = None) -> Plan | None:
         """The best of all, those first that probably take no more instances than there may be; among the first `most`."""
-        order = np.lexsort((values.ravel(), self.instances.ravel() > self.most_instances))[:most]
-        return min(islice(self._exact(order), self.billing.candidates), key=goal, default=None)
+        order = np.lexsort((values.ravel(), self.instances.ravel() > self.most_instances))[:max_candidates]
+        return min(islice(self._exact(order), self.billing.candidates), key=criterion, default=None)
 
     def _fewest(self) -> Choice:
         """The plan with the lowest cost, and so the fewest instances, where every plan takes more instances than the bound."""
@@ -248,16 +248,16 @@ class Landscape:
         return f" with {self.most_instances:.0f} instances at most" if bound else ""
 
     def _exact(self, order: npt.NDArray[np.intp], most_instances: float | None = None) -> Iterator[Plan]:
-        """The plans at these places, but those that take more instances than there may be."""
-        most = self.most_instances if most_instances is None else most_instances
+        """The plans at these flat indices, evaluated exactly, without those that exceed the limit of instances."""
+        limit = self.most_instances if most_instances is None else most_instances
         for index in order:
             if np.isfinite(self.usd_per_request.flat[index]):
                 with suppress(TooManyInstancesError):
                     plan = self.exactly(self._plan(self._place(int(index))))
-                    if (plan.instances or 0) <= most:
+                    if (plan.instances or 0) <= limit:
                         yield plan
 
-    def _place(self, index: int) -> Place:
+    def _place(self, index: int) -> PlanIndex:
         size, batch, timeout = np.unravel_index(index, self.usd_per_request.shape)
         return int(size), int(batch), int(timeout)
 
@@ -271,18 +271,18 @@ def _percentile(plan: Plan) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """The sizes that can serve batches of up to B, by index in the space: S_k, shape (sizes, B), and its spread."""
+class ServedBatches:
+    """The sizes that can serve batches of up to B: their indices (`rows`), S_k in seconds (rows, B), and its spread."""
 
     rows: Indices
     service_s: Array
     spread: Spread
     waits: WaitsOfBatch
 
-    def among(self, rows: range) -> Served:
+    def among(self, rows: range) -> ServedBatches:
         """The subset whose indices are in `rows`."""
-        here = (self.rows >= rows.start) & (self.rows < rows.stop)
-        return Served(self.rows[here], self.service_s[here], self.spread.among(here), self.waits)
+        mask = (self.rows >= rows.start) & (self.rows < rows.stop)
+        return ServedBatches(self.rows[mask], self.service_s[mask], self.spread.among(mask), self.waits)
 
 
 class Percentiles:
@@ -302,28 +302,28 @@ class Percentiles:
     @cached_property
     def all_s(self) -> Array:
         """Percentiles of all combinations in seconds, shape (sizes, batches, timeouts)."""
-        found = np.full(self._shape, math.inf)
-        for number, here in self._among(range(self._shape[0])):
-            found[here.rows, number] = here.waits.percentiles(here.service_s, self._percent, here.spread)
-        return found
+        percentiles_s = np.full(self._shape, math.inf)
+        for batch_index, served in self._among(range(self._shape[0])):
+            percentiles_s[served.rows, batch_index] = served.waits.percentiles(served.service_s, self._percent, served.spread)
+        return percentiles_s
 
     def within(self, limit_s: float, rows: range) -> npt.NDArray[np.bool_]:
         """Return whether the percentiles of these sizes are at most `limit_s`, shape (rows, batches, timeouts)."""
-        found = np.zeros(self._shape, dtype=bool)
-        for number, here in self._among(rows):
-            found[here.rows, number] = here.waits.reached(here.service_s, self._percent, here.spread, limit_s)
-        return found[rows.start : rows.stop]
+        within = np.zeros(self._shape, dtype=bool)
+        for batch_index, served in self._among(rows):
+            within[served.rows, batch_index] = served.waits.within(served.service_s, self._percent, served.spread, limit_s)
+        return within[rows.start : rows.stop]
 
     def least_s(self, rows: range) -> Array:
         """Percentiles of these sizes in seconds, (rows, batches, timeouts); infinite where another plan was quicker."""
-        found, least_s = np.full(self._shape, math.inf), math.inf
-        for number, here in self._among(rows):
-            seconds = here.waits.percentiles(here.service_s, self._percent, here.spread, least_s)
-            found[here.rows, number] = seconds
+        percentiles_s, least_s = np.full(self._shape, math.inf), math.inf
+        for batch_index, served in self._among(rows):
+            seconds = served.waits.percentiles(served.service_s, self._percent, served.spread, least_s)
+            percentiles_s[served.rows, batch_index] = seconds
             least_s = min(least_s, float(seconds.min()))
-        return found[rows.start : rows.stop]
+        return percentiles_s[rows.start : rows.stop]
 
-    def _among(self, rows: range) -> Iterator[tuple[int, Served]]:
+    def _among(self, rows: range) -> Iterator[tuple[int, ServedBatches]]:
         """Pairs of batch index and the `Served` subset of these sizes."""
         for number, served in enumerate(self.served):
             here = served.among(rows)
@@ -331,86 +331,7 @@ class Percentiles:
                 yield number, here
 
 
-def _served(sizes: Sequence[Size], spread: Spread, batch: int, waits: WaitsOfBatch) -> Served:
-    able = np.array([row for row, size in enumerate(sizes) if len(size.service_s) >= batch], dtype=np.intp)
-    service_s = np.array([sizes[row].service_s[:batch] for row in able]).reshape(len(able), batch)
-    return Served(able, service_s, spread.among(able), waits)
-
-
-DEVIATIONS = 3.09  # of a normal distribution at 99.9 %
-WINDOWS = 24
-
-
-class Billing(Protocol):
-    """A way to pay."""
-
-    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
-        """Dollars per request and number of instances (0 where unlimited), both of shape (sizes, timeouts).
-
-        `service_s` (sizes, B) are the medians. Either is exact, or an estimate to search by.
-        """
-        ...
-
-    def settled(self, process: Map, plan: Plan) -> Plan:
-        """The plan with its exact cost and number of instances."""
-        ...
-
-    @property
-    def candidates(self) -> int:
-        """The number of best plans by `costs` among which `settled` finds the best."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PerCall:
-    """AWS Lambda: Σ_k p_k·C(S_k) / N dollars per request, C's mean where S_k varies."""
-
-    price: LambdaPrice
-    candidates: int = 1
-
-    def costs(
-        self,
-        process: Map,  # noqa: ARG002 - Billing's
-        sizes: Sequence[Size],
-        service_s: Array,
-        waits: WaitsOfBatch,
-    ) -> tuple[Array, Array]:
-        per_call = np.stack(
-            [self.price.mean_per_call(size.memory_mb, row, size.ratios) for size, row in zip(sizes, service_s, strict=True)]
-        )
-        found: Array = per_call @ waits.sizes.T / waits.mean_sizes
-        return found, np.zeros(found.shape)
-
-    def settled(self, process: Map, plan: Plan) -> Plan:  # noqa: ARG002 - Billing's
-        return plan
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Instances that are held all the time: n·c/λ dollars per request, n the 99.9 % quantile of concurrent batches."""
-
-    price: HeldPrice
-    candidates: int = 24
-
-    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
-        """The costs by an estimated number of instances, 0.75 to 1.5 times the exact one.
-
-        In a window as long as a service there are, with 99.9 %, at most A = λS + 3.09·√(I(S)·λS) arrivals; at such a rate batches
-        hold min(B, 1 + T·A/S) of them, or the mean if that is more.
-        """
-        means_s = service_s * np.array([[size.mean_ratio] for size in sizes])
-        busy_s = np.maximum(means_s @ waits.sizes.T, 1e-9)
-        windows_s = np.geomspace(busy_s.min(), busy_s.max() * 1.001, WINDOWS)
-        dispersions = np.interp(busy_s, windows_s, [max(process.dispersion(window_s), 0.0) for window_s in windows_s])
-        mean = process.rate_rps * busy_s
-        arrivals = mean + DEVIATIONS * np.sqrt(dispersions * mean)
-        members = np.maximum(waits.mean_sizes, np.minimum(waits.batch, 1.0 + waits.timeouts_s * arrivals / busy_s))
-        instances = np.maximum(1.0, np.ceil(arrivals / members))
-        per_second = np.array([[self.price.per_second(size.cores, size.memory_mb)] for size in sizes])
-        return instances * per_second / process.rate_rps, instances
-
-    def settled(self, process: Map, plan: Plan) -> Plan:
-        buffer = Buffer(process, plan.buffer)
-        fleet = fleet_for(buffer, float(buffer.sizes @ plan.size.service(plan.buffer.batch).means))
-        per_second = fleet.instances * self.price.per_second(plan.size.cores, plan.size.memory_mb)
-        return replace(plan, usd_per_request=per_second / process.rate_rps, instances=fleet.instances, instance_waits=fleet.waits)
+def _served(sizes: Sequence[Size], spread: Spread, batch: int, waits: WaitsOfBatch) -> ServedBatches:
+    serving = np.array([row for row, size in enumerate(sizes) if len(size.service_s) >= batch], dtype=np.intp)
+    service_s = np.array([sizes[row].service_s[:batch] for row in serving]).reshape(len(serving), batch)
+    return ServedBatches(serving, service_s, spread.among(serving), waits)

@@ -1,10 +1,10 @@
-"""Statistics of a trace's arrivals: the same for a sample and for a MAP, side by side.
+"""Statistics of recorded arrivals, and the same statistics of a MAP, for comparison.
 
-A sample is time stamps or counts per bin. Of time stamps the gaps have a mean, an SCV, a skewness and correlations, and any
-window has a count. Counts per bin say nothing about gaps: they are not spread over their bins to invent some; their statistics
-are those of counts in windows of whole bins.
+A sample is time stamps or counts per bin. Time stamps give the mean, SCV (squared coefficient of variation), skewness and
+autocorrelation of the gaps between arrivals, and counts in any window. Counts per bin give only counts in windows of whole bins:
+no gaps are invented for them.
 
-    dispersion I(w) = Var[N(w)]/E[N(w)]       the variance-time curve, relative to a Poisson process's, which has 1 everywhere
+    dispersion I(w) = Var[N(w)]/E[N(w)]       the index of dispersion for counts, which is 1 for a Poisson process
     excess K(w)     = κ3 − 3·κ2 + 2·κ1        of N(w): the third cumulant of the modulated rate's integral over a window
 
 Every statistic comes with its standard deviation, so that a fit can say whether it is off by more than chance: of the gaps by the
@@ -26,10 +26,10 @@ from gnomon_planner.numerics import Vector
 
 BLOCKS = 20
 LAGS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
-# A window must fit 16 times into the trace, or its variance is a guess.
-FEWEST_WINDOWS = 16
-# More arrivals than a double counts one by one, or seconds than 30 million years have, are no recording.
-MOST = 1e15
+# A window must fit 16 times into the trace: fewer windows give no useful variance.
+MIN_WINDOWS = 16
+# More arrivals than a double counts exactly, or more seconds than 30 million years have: not a recording.
+MAX_TOTAL = 1e15
 HINT = "Time stamps are seconds, finite and ascending; counts are whole numbers from 0 in bins of one length."
 
 
@@ -53,7 +53,7 @@ class GapStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A trace in numbers. `gaps` is None for counts; `dispersions` and `excesses` belong to `windows_s`, ascending."""
+    """The statistics of a trace: I(w) and K(w) (`excesses`) for `windows_s`, ascending; `gaps` is None for counts."""
 
     arrivals: float
     duration_s: float
@@ -68,7 +68,7 @@ class Sample:
         return self.arrivals / self.duration_s
 
 
-def of_times(times_s: Sequence[float] | Vector) -> Sample:
+def sample_of_times(times_s: Sequence[float] | Vector) -> Sample:
     """The statistics of time stamps. They are ascending; equal ones are arrivals at the same moment.
 
     The rate is that of the gaps, (n − 1)/(last − first), so that all moments are of the same n − 1 numbers.
@@ -87,16 +87,16 @@ def of_times(times_s: Sequence[float] | Vector) -> Sample:
     duration_s = float(times[-1] - times[0])
     if duration_s <= 0.0:
         raise _bad("All arrivals have the same time stamp: their rate is infinite")
-    if duration_s > MOST:
+    if duration_s > MAX_TOTAL:
         raise _bad(f"The time stamps span {duration_s:g} s")
     bins = max(1, min(len(gaps), 1 << 18))
     places = np.minimum((times[1:] - times[0]) * (bins / duration_s), bins - 1).astype(np.int64)
     counts = np.bincount(places, minlength=bins).astype(float)
-    windows, dispersions, excesses = _windows(counts, duration_s / bins)
+    windows, dispersions, excesses = _window_statistics(counts, duration_s / bins)
     return Sample(float(len(gaps)), duration_s, windows, dispersions, excesses, _gap_statistics(gaps))
 
 
-def of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
+def sample_of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
     """The statistics of counts per bin of `bin_s` seconds.
 
     Raises:
@@ -111,13 +111,13 @@ def of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
         raise _bad("A count is negative" if len(numbers) else "There is no bin")
     if not numbers.any():
         raise _bad("Nothing arrives: the rate is 0")
-    if numbers.max() * len(numbers) > MOST or bin_s * len(numbers) > MOST:
+    if numbers.max() * len(numbers) > MAX_TOTAL or bin_s * len(numbers) > MAX_TOTAL:
         raise _bad(f"Counts up to {numbers.max():g} in {len(numbers)} bins of {bin_s:g} s")
-    windows, dispersions, excesses = _windows(numbers, bin_s)
+    windows, dispersions, excesses = _window_statistics(numbers, bin_s)
     return Sample(float(numbers.sum()), len(numbers) * bin_s, windows, dispersions, excesses)
 
 
-def of_map(process: Map, like: Sample) -> Sample:
+def statistics_of_map(process: Map, like: Sample) -> Sample:
     """The statistics of a MAP at the lags and windows of a sample; standard deviations are 0."""
     windows = tuple(Estimate(process.dispersion(window_s), 0.0) for window_s in like.windows_s)
     gaps = None
@@ -127,36 +127,38 @@ def of_map(process: Map, like: Sample) -> Sample:
     return Sample(process.rate_rps * like.duration_s, like.duration_s, like.windows_s, windows, (), gaps)
 
 
-def _windows(counts: Vector, bin_s: float) -> tuple[tuple[float, ...], tuple[Estimate, ...], tuple[float, ...]]:
+def _window_statistics(counts: Vector, bin_s: float) -> tuple[tuple[float, ...], tuple[Estimate, ...], tuple[float, ...]]:
     """Dispersion in windows of 1, 2, 4, … bins at all offsets."""
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     windows: list[float] = []
     dispersions: list[Estimate] = []
     excesses: list[float] = []
     width = 1
-    while width * FEWEST_WINDOWS <= len(counts):
-        held = sums[width:] - sums[:-width]
-        mean = float(held.mean())
-        apart = held - mean
-        # Places that overlap add precision but no freedom: the mean was taken from len/width independent windows.
-        squares = apart * apart
+    while width * MIN_WINDOWS <= len(counts):
+        window_counts = sums[width:] - sums[:-width]
+        mean = float(window_counts.mean())
+        deviations = window_counts - mean
+        # Overlapping windows add precision but no degrees of freedom: the mean is that of len/width independent windows.
+        squares = deviations * deviations
         second = float(squares.mean()) / (1.0 - width / len(counts))
-        third = float((squares * apart).mean())
+        third = float((squares * deviations).mean())
         window_s, dispersion = width * bin_s, second / mean
         windows.append(window_s)
         independent = dispersion * math.sqrt(2.0 * width / len(counts))
-        dispersions.append(Estimate(dispersion, max(independent, _block_deviation(held) / (1.0 - width / len(counts)))))
+        dispersions.append(Estimate(dispersion, max(independent, _block_deviation(window_counts) / (1.0 - width / len(counts)))))
         excesses.append(third - 3.0 * second + 2.0 * mean)
         width *= 2
     return tuple(windows), tuple(dispersions), tuple(excesses)
 
 
-def _block_deviation(held: Vector) -> float:
-    """The jackknife's deviation of the variance over the mean, by blocks of neighbouring windows."""
-    edges = np.linspace(0, len(held), BLOCKS + 1).astype(np.int64)[:-1]
-    if len(held) < BLOCKS:
+def _block_deviation(window_counts: Vector) -> float:
+    """The jackknife standard deviation of variance/mean, over blocks of neighbouring windows."""
+    edges = np.linspace(0, len(window_counts), BLOCKS + 1).astype(np.int64)[:-1]
+    if len(window_counts) < BLOCKS:
         return 0.0
-    sums = np.array([np.add.reduceat(column, edges) for column in (np.ones(len(held)), held, held * held)])
+    sums = np.array(
+        [np.add.reduceat(column, edges) for column in (np.ones(len(window_counts)), window_counts, window_counts * window_counts)]
+    )
     size, first, second = sums.sum(axis=1, keepdims=True) - sums
     ratios = (second - first**2 / size) / np.maximum(first, np.finfo(float).tiny)
     return math.sqrt((BLOCKS - 1) / BLOCKS * float(((ratios - ratios.mean()) ** 2).sum()))
@@ -175,13 +177,15 @@ def _gap_statistics(gaps: Vector) -> GapStatistics:
         product[:-lag] = scaled[:-lag] * scaled[lag:]
         columns.append(product)
     sums = np.array([np.add.reduceat(column, edges) for column in columns])
-    whole = _from_sums(sums.sum(axis=1, keepdims=True), lags, count)[:, 0]
+    all_blocks = _from_sums(sums.sum(axis=1, keepdims=True), lags, count)[:, 0]
     if blocks > 1:
-        without = _from_sums(sums.sum(axis=1, keepdims=True) - sums, lags, count)
-        deviations = np.sqrt((blocks - 1) / blocks * ((without - without.mean(axis=1, keepdims=True)) ** 2).sum(axis=1))
+        leave_one_out = _from_sums(sums.sum(axis=1, keepdims=True) - sums, lags, count)
+        deviations = np.sqrt(
+            (blocks - 1) / blocks * ((leave_one_out - leave_one_out.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+        )
     else:
-        deviations = np.full(len(whole), math.inf)
-    estimates = [Estimate(float(value), float(deviation)) for value, deviation in zip(whole, deviations, strict=True)]
+        deviations = np.full(len(all_blocks), math.inf)
+    estimates = [Estimate(float(value), float(deviation)) for value, deviation in zip(all_blocks, deviations, strict=True)]
     return GapStatistics(estimates[0], estimates[1], lags, tuple(estimates[2:]))
 
 
@@ -191,13 +195,13 @@ def _from_sums(sums: npt.NDArray[np.float64], lags: tuple[int, ...], count: int)
     first, second, third = sums[1] / size, sums[2] / size, sums[3] / size
     first = np.where(first > 0.0, first, 1.0)
     variance = np.maximum(second - first**2, 0.0)
-    # Equal gaps vary by rounding only, and correlate in nothing.
+    # Gaps that differ by rounding only have no skewness and no correlation.
     varies = variance > 1e-12 * second
     safe = np.where(varies, variance, 1.0)
     skewness = np.where(varies, (third - 3.0 * first * safe - first**3) / safe**1.5, 0.0)
     rows = [np.where(varies, variance / first**2, 0.0), skewness]
     for row, lag in enumerate(lags):
-        # A lag loses its products at the end of the trace: those that there are make up for them.
+        # The last `lag` gaps have no product: the mean is over the products that exist.
         product = sums[4 + row] / (size * (1.0 - lag / count))
         rows.append(np.where(varies, (product - first**2) / safe, 0.0))
     return np.array(rows)
@@ -207,11 +211,11 @@ def _numbers(values: Sequence[float] | Vector) -> Vector:
     try:
         numbers = np.asarray(values, dtype=float).reshape(-1)
     except (TypeError, ValueError):
-        raise _bad("Not all of it are numbers") from None
+        raise _bad("Not all values are numbers") from None
     if not np.isfinite(numbers).all():
         raise _bad("NaN or an infinite number is among them")
     return numbers
 
 
-def _bad(what: str) -> GnomonError:
-    return bad_request("bad_arrivals", f"{what}.", HINT)
+def _bad(problem: str) -> GnomonError:
+    return bad_request("bad_arrivals", f"{problem}.", HINT)

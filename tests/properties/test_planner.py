@@ -8,16 +8,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gnomon_planner.billing import FARGATE, LAMBDA, Billing, LambdaPrice, PerCall, Provisioned
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.fit import fit
 from gnomon_planner.latency import ExactLatency, ServiceTimes
-from gnomon_planner.map_families import Chain, Shape, map2, mmpp2, regular, skewness_bounds, with_skewness
+from gnomon_planner.map_families import Chain, Shape, erlang_mixture, map2, mmpp2, skewness_bounds, with_skewness
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Billing, Held, Landscape, PerCall
+from gnomon_planner.optimizer import Landscape
 from gnomon_planner.paper import PaperLatency
-from gnomon_planner.plans import HELD, LAMBDA, LambdaPrice, Plan, Size, Space
-from gnomon_planner.samples import of_counts, of_times
-from gnomon_planner.service_time import MOST, of_runs
+from gnomon_planner.plans import Plan, Size, Space
+from gnomon_planner.samples import sample_of_counts, sample_of_times
+from gnomon_planner.service_time import MAX_RATIOS, ratios_of_runs
 
 means = st.floats(1e-4, 1e4)
 positive = st.floats(1e-3, 1e3)
@@ -66,7 +67,7 @@ def test_every_mmpp2_is_found_again(rates: tuple[float, float], leaving: tuple[f
 
 @given(st.floats(0.0, 1.0), means)
 def test_regular_gaps_have_the_nearest_scv_of_eight_phases(scv: float, mean_s: float) -> None:
-    process = regular(mean_s, scv)
+    process = erlang_mixture(mean_s, scv)
     assert process.scv == pytest.approx(max(scv, 1 / 8), rel=1e-6)
     assert process.mean_s == pytest.approx(mean_s, rel=1e-9)
 
@@ -84,7 +85,7 @@ def test_any_chains_get_their_mean_and_variance(rate: float, chains: list[tuple[
 def test_a_fit_never_fails_on_positive_gaps(gaps: list[float], times: int) -> None:
     stamps = np.cumsum(gaps * times)
     assume(stamps[-1] > stamps[0])  # which rounding may prevent
-    fitted = fit(of_times(stamps))
+    fitted = fit(sample_of_times(stamps))
     assert fitted.process.rate_rps == pytest.approx(fitted.sample.rate_rps, rel=1e-6)
     assert math.isfinite(fitted.chosen.misfit.total)
 
@@ -92,7 +93,7 @@ def test_a_fit_never_fails_on_positive_gaps(gaps: list[float], times: int) -> No
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=300).filter(any), st.floats(1e-3, 1e3))
 def test_a_fit_never_fails_on_counts(counts: list[int], bin_s: float) -> None:
-    fitted = fit(of_counts(counts, bin_s))
+    fitted = fit(sample_of_counts(counts, bin_s))
     assert fitted.process.rate_rps == pytest.approx(sum(counts) / (len(counts) * bin_s), rel=1e-6)
 
 
@@ -103,7 +104,7 @@ def test_another_unit_of_time_gives_the_same_process_in_that_unit(seed: int, pow
     chance = np.random.default_rng(seed)
     gaps = chance.exponential(1.0, 400) * np.where(np.arange(400) // 50 % 2, 0.1, 1.0)
     unit = 2.0**power
-    one, two = fit(of_times(np.cumsum(gaps))), fit(of_times(np.cumsum(gaps) * unit))
+    one, two = fit(sample_of_times(np.cumsum(gaps))), fit(sample_of_times(np.cumsum(gaps) * unit))
     assert two.chosen.family == one.chosen.family
     assert two.process.D0 * unit == pytest.approx(one.process.D0, rel=1e-6, abs=1e-12)
     assert two.process.D1 * unit == pytest.approx(one.process.D1, rel=1e-6, abs=1e-12)
@@ -262,9 +263,9 @@ def test_the_expected_bill_is_the_mean_of_the_bills_of_the_runs(
 ) -> None:
     runs = np.repeat([seconds for seconds, _ in counts], [count for _, count in counts])
     price = LambdaPrice("", usd_per_gb_s=1.0, usd_per_call=0.0, billing_step_s=step_s, source="")
-    expected = price.mean_per_call(1024.0, np.array([median_s]), of_runs([runs])).item()
+    expected = price.mean_per_call(1024.0, np.array([median_s]), ratios_of_runs([runs])).item()
     bills = price.per_call(1024.0, median_s * (runs / np.median(runs)))
-    off = 0.0 if len(runs) <= MOST else np.ptp(bills) / MOST
+    off = 0.0 if len(runs) <= MAX_RATIOS else np.ptp(bills) / MAX_RATIOS
     assert abs(expected - bills.mean()) <= off + ROUNDING * bills.max()
 
 
@@ -327,10 +328,10 @@ def test_no_plan_that_is_surely_within_the_slo_is_cheaper(process: Map, space: S
 
 
 @settings(max_examples=30, deadline=None)
-@given(plan_maps(), spaces(), st.floats(0.02, 1.2), st.sampled_from([Held(HELD, 3), PerCall(LAMBDA["x86"])]))
+@given(plan_maps(), spaces(), st.floats(0.02, 1.2), st.sampled_from([Provisioned(FARGATE, 3), PerCall(LAMBDA["x86"])]))
 def test_earlier_questions_change_no_plan(process: Map, space: Space, slo_s: float, billing: Billing) -> None:
     fresh, asked = (Landscape(process, space, billing, PERCENT) for _ in range(2))
-    assert len(asked.front()) >= 1
+    assert len(asked.pareto_front()) >= 1
     assert asked.latency_s.shape == asked.usd_per_request.shape
     assert fresh.cheapest(slo_s) == asked.cheapest(slo_s)
     for number in range(len(space.sizes)):
@@ -344,14 +345,16 @@ def test_earlier_questions_change_no_plan(process: Map, space: Space, slo_s: flo
 def test_cheapest_plan_costs_no_more_than_any_feasible_one(process: Map, space: Space, slo_s: float) -> None:
     landscape = Landscape(process, space, PerCall(LAMBDA["x86"]), PERCENT)
     for whole in (landscape, *(part for part, _ in _parts(landscape))):
-        promised, choice = whole.promised(slo_s), whole.cheapest(slo_s)
+        promised, choice = whole.cheapest_estimate(slo_s), whole.cheapest(slo_s)
         if promised is None:
             assert choice.failed
         elif not choice.failed:
             assert promised.usd_per_request <= SAME * choice.plan.usd_per_request
             if surely(promised, process, slo_s):
                 assert choice.plan == whole.exactly(promised)
-    assert Landscape(process, space, Held(HELD, 3), PERCENT).promised(slo_s) is None, "an estimate promises nothing"
+    assert Landscape(process, space, Provisioned(FARGATE, 3), PERCENT).cheapest_estimate(slo_s) is None, (
+        "an estimate promises nothing"
+    )
 
 
 def _parts(landscape: Landscape) -> list[tuple[Landscape, list[str]]]:

@@ -21,8 +21,9 @@ from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.report import Results, Step
 from gnomon_core import lambda_pricing as prices
-from gnomon_planner.optimizer import Landscape, PerCall
-from gnomon_planner.plans import LAMBDA, Choice, LambdaPrice, Plan, Space
+from gnomon_planner.billing import LAMBDA, LambdaPrice, PerCall
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Choice, Plan, Space
 
 Vector = npt.NDArray[np.float64]
 PERCENT = 95.0

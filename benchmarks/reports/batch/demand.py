@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from benchmarks.arrivals import TRACE
 from benchmarks.buffer import PUBLISHED, PUBLISHED_BURSTY
+from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
-from gnomon_planner.samples import of_counts, of_times
-from gnomon_planner.validation import buffered
+from gnomon_planner.samples import sample_of_counts, sample_of_times
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals
@@ -62,7 +62,7 @@ def times(day: str, hour: int) -> Vector:
 @lru_cache(maxsize=KEPT)
 def fitted(day: str, hour: int) -> Map:
     """The process that is fitted to what came in an hour: to counts, where there are counts only."""
-    sample = of_counts(counts(hour), 1.0) if day == "Twitter" else of_times(times(day, hour))
+    sample = sample_of_counts(counts(hour), 1.0) if day == "Twitter" else sample_of_times(times(day, hour))
     return fit(sample).process
 
 
@@ -90,7 +90,7 @@ def served(times: Vector, batch: int, timeout_s: float, seconds: Sequence[float]
 
     That is the time of its size times a ratio drawn for that batch.
     """
-    sent = buffered(times, batch, timeout_s)
+    sent = replay_buffer(times, batch, timeout_s)
     sizes = sent.sizes[sent.first]
     taken: Vector = np.array(seconds)[sizes - 1] * np.random.default_rng(SEED).choice(ratios, len(sizes))
     return sent.wait_s + np.repeat(taken, sizes), taken

@@ -19,12 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gnomon_planner.billing import LAMBDA, PerCall
 from gnomon_planner.changes import ArrivalWindow
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape, PerCall
-from gnomon_planner.plans import LAMBDA, Size, Space
-from gnomon_planner.samples import of_counts
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Size, Space
+from gnomon_planner.samples import sample_of_counts
 from gnomon_simulator.traces import read_trace
 
 HOUR = 3600
@@ -87,7 +88,7 @@ def _size(memory_mb: float, batches: int) -> Size:
 
 
 def _fitted(counts: Sequence[int]) -> Map:
-    return fit(of_counts(counts, 1.0)).process
+    return fit(sample_of_counts(counts, 1.0)).process
 
 
 def _planned(process: Map, space: Space) -> str:

@@ -36,12 +36,12 @@ from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, PAPER_MB, Setting
 from benchmarks.reports.report import Results, Step
 from gnomon_core import lambda_pricing as prices
+from gnomon_planner.billing import LAMBDA
 from gnomon_planner.buffer import BufferPlan
+from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.latency import ExactLatency, Latency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.paper import PaperLatency
-from gnomon_planner.plans import LAMBDA
-from gnomon_planner.validation import buffered
 
 VANILLA_APPLICATION = "Inception-v4"
 VANILLA_HOURS = (5, 6, 7)
@@ -103,7 +103,7 @@ def _swept(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
 
     def point(batch: int, timeout_s: float, memory_mb: float) -> dict[str, float]:
         row = np.array(service.row(memory_mb, batch))
-        sent = buffered(times, batch, timeout_s)
+        sent = replay_buffer(times, batch, timeout_s)
         taken = row[sent.sizes[sent.first] - 1]
         paid = {name: float(LAMBDA[name].per_call(memory_mb, taken).sum()) / len(times) for name in ("paper", "x86")}
         latency_s = float(sent.latency_s(row.tolist()).mean())

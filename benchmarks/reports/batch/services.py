@@ -27,7 +27,7 @@ from benchmarks.reports.batch.setting import APPLICATIONS, MB_PER_CPU, Applicati
 from benchmarks.reports.report import Results, Step
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_planner.plans import Size
-from gnomon_planner.service_time import of_runs
+from gnomon_planner.service_time import ratios_of_runs
 
 Vector = npt.NDArray[np.float64]
 CORES = (1, 2)
@@ -57,7 +57,7 @@ class Service:
 
     def size(self, memory_mb: float, batches: int) -> Size:
         """The size from which the optimizer chooses: medians, and how far the measured times are from them."""
-        row, ratios = self.row(memory_mb, batches), of_runs(cell["seconds"] for cell in self.cells)
+        row, ratios = self.row(memory_mb, batches), ratios_of_runs(cell["seconds"] for cell in self.cells)
         return Size(f"{memory_mb:g} MB", memory_mb, memory_mb / MB_PER_CPU, row, ratios)
 
     @property

@@ -119,10 +119,10 @@ def grid_of(memory: tuple[int, ...], batches: tuple[int, ...]) -> tuple[tuple[in
         GnomonError: 400 `too_few_cells`: 3 % of them are too few for a model.
 
     """
-    from gnomon_planner.service_time import to_measure  # noqa: PLC0415 - numpy takes longer to import than help may take
+    from gnomon_planner.service_time import cells_to_measure  # noqa: PLC0415 - numpy takes longer to import than help may take
 
     sizes = range(min(memory), max(memory) + 1, STEP_MB)
-    cells = to_measure(sizes, range(min(batches), max(batches) + 1), whole=MB_PER_CORE)
+    cells = cells_to_measure(sizes, range(min(batches), max(batches) + 1), whole=MB_PER_CORE)
     return tuple((int(size), batch) for size, batch in cells)
 
 

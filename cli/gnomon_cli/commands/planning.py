@@ -25,10 +25,11 @@ from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.units import MEGABYTE
 
 if TYPE_CHECKING:
+    from gnomon_planner.billing import Billing
     from gnomon_planner.fit import Fit
     from gnomon_planner.latency import Latency, ServiceTimes
     from gnomon_planner.maps import Map
-    from gnomon_planner.optimizer import Billing, Landscape
+    from gnomon_planner.optimizer import Landscape
     from gnomon_planner.plans import Choice, Plan, Size
 
 
@@ -189,21 +190,20 @@ def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:
 
 
 def _billing(inputs: dict[str, Any], *, on_lambda: bool) -> Billing:
-    from gnomon_planner.optimizer import Held, PerCall  # noqa: PLC0415
-    from gnomon_planner.plans import EC2 as MACHINES  # noqa: PLC0415
-    from gnomon_planner.plans import HELD, LAMBDA, HeldPrice  # noqa: PLC0415
+    from gnomon_planner.billing import EC2 as MACHINES  # noqa: PLC0415
+    from gnomon_planner.billing import FARGATE, LAMBDA, PerCall, Provisioned, ProvisionedPrice  # noqa: PLC0415  # noqa: PLC0415
 
     if on_lambda:
         return PerCall(LAMBDA[inputs["price"]])
     if inputs["price"] in EC2:
-        return Held(MACHINES[inputs["price"].removeprefix("ec2:")].held())
+        return Provisioned(MACHINES[inputs["price"].removeprefix("ec2:")].provisioned())
     core, memory = inputs["usd_per_core_hour"], inputs["usd_per_gb_hour"]
-    return Held(
-        HeldPrice(
-            HELD.since,
-            HELD.usd_per_core_s if core is None else core / HOUR_S,
-            HELD.usd_per_gb_s if memory is None else memory / HOUR_S,
-            HELD.source,
+    return Provisioned(
+        ProvisionedPrice(
+            FARGATE.since,
+            FARGATE.usd_per_core_s if core is None else core / HOUR_S,
+            FARGATE.usd_per_gb_s if memory is None else memory / HOUR_S,
+            FARGATE.source,
         )
     )
 
@@ -229,7 +229,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_time import of_ratios  # noqa: PLC0415
+    from gnomon_planner.service_time import reduced_ratios  # noqa: PLC0415
 
     document = _read(file)
     try:
@@ -248,7 +248,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
                 float(one["memory_mb"]),
                 float(one.get("cores", float(one["memory_mb"]) / MB_PER_CORE)),
                 tuple(value / MS_PER_S for value in _numbers(one["service_ms"]))[:max_batch],
-                of_ratios(_numbers(one.get("ratios", [1.0]))),
+                reduced_ratios(_numbers(one.get("ratios", [1.0]))),
             )
             for one in document["sizes"]
         )
@@ -267,7 +267,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
     """
     from gnomon_core.profiles import ModelProfile  # noqa: PLC0415
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_time import of_range  # noqa: PLC0415
+    from gnomon_planner.service_time import ratios_of_quartile_range  # noqa: PLC0415
 
     try:
         profile = ModelProfile.from_json(_read(file))
@@ -282,7 +282,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
         seconds = (profile.whole.at(cores, batch) for batch in range(1, min(max_batch, max(row)) + 1))
         times = tuple(duration_s for duration_s in seconds if duration_s is not None)
         spreads = [profile.spread[cell] for batch in row if (cell := f"{cores}/{batch}") in profile.spread]
-        ratios = of_range(sum(spreads) / max(1, len(spreads)))
+        ratios = ratios_of_quartile_range(sum(spreads) / max(1, len(spreads)))
         found.append(Size(_name(memory_mb, cores), memory_mb, cores, times, ratios))
     if not found:
         raise WrongCommand(f"{file}: no measured number of cores fits into an instance of Lambda.")
@@ -321,15 +321,15 @@ def timeouts_of(text: str) -> tuple[float, ...]:
 def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
     from gnomon_planner.service_time import (  # noqa: PLC0415
-        Measured,
-        fitted,
-        of_runs,
+        Measurement,
+        fit_service_times,
+        ratios_of_runs,
     )
 
     by_cores = all("cores" in cell for cell in cells)
     key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
-    points = [Measured(float(cell[key]), int(cell["batch"]), float(cell["ms"]) / MS_PER_S) for cell in cells]
-    model = fitted(points, whole=whole)
+    points = [Measurement(float(cell[key]), int(cell["batch"]), float(cell["ms"]) / MS_PER_S) for cell in cells]
+    model = fit_service_times(points, whole=whole)
     note(f"Service times by {len(points)} cells: {model.description}.")
     least, most = model.batches
     if least > 1:
@@ -342,7 +342,7 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
         raise WrongCommand(f"There are more than {MOST_SIZES} sizes from {first:g} to {last:g} {'cores' if by_cores else 'MB'}.")
     begin = float(math.ceil(first)) if by_cores else first
     between = {begin + step * number for number in range(int((last - begin) // step) + 1)}
-    ratios = of_runs(runs)
+    ratios = ratios_of_runs(runs)
     found = []
     for one in sorted(between | {point.size for point in points}):
         cores, memory_mb = (one, one * MB_PER_CORE) if by_cores else (one / MB_PER_CORE, one)
@@ -414,7 +414,7 @@ def print_plan_json(
             "plan": _document(choice.plan),
             "percentiles_ms": {f"{percent:g}": latency.percentile(percent) * MS_PER_S for percent in CDF},
             "neighbours": [{"direction": word, "why": why} | _document(other) for word, other, why in losers],
-            "front": [_document(plan) for plan in landscape.front()],
+            "front": [_document(plan) for plan in landscape.pareto_front()],
             "arrivals": landscape.process.to_json(),
             "fit": None if fitted is None else fitted.to_json(),
         }

@@ -255,12 +255,12 @@ def fit_file(file: Path, column: str | None = None, start_s: float = 0.0, durati
     """
     # These bring numpy, which the other commands do without.
     from gnomon_planner.fit import fit  # noqa: PLC0415
-    from gnomon_planner.samples import of_counts, of_times  # noqa: PLC0415
+    from gnomon_planner.samples import sample_of_counts, sample_of_times  # noqa: PLC0415
     from gnomon_simulator.arrivals import read_demand, stretch  # noqa: PLC0415
     from gnomon_simulator.traces import Trace  # noqa: PLC0415
 
     demand = stretch(read_demand(file, column), start_s, duration_s)
-    return fit(of_counts(demand.counts, demand.bin_s) if isinstance(demand, Trace) else of_times(demand))
+    return fit(sample_of_counts(demand.counts, demand.bin_s) if isinstance(demand, Trace) else sample_of_times(demand))
 
 
 def _show(fitted: Fit) -> None:

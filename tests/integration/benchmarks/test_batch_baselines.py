@@ -27,8 +27,9 @@ from benchmarks.batch_baselines import (
 )
 from benchmarks.programs import QUICK_RESULTS
 from gnomon_core.errors import GnomonError
+from gnomon_planner.billing import LAMBDA, ProvisionedPrice
 from gnomon_planner.maps import Map
-from gnomon_planner.plans import LAMBDA, HeldPrice, Size
+from gnomon_planner.plans import Size
 from gnomon_simulator.markov import markov_arrivals
 
 LOOSE = Objective(1.0, 95.0)
@@ -37,7 +38,7 @@ SUPPLY = Supply(
     tuple(Size(f"{mb} MB", mb, mb / 1769, tuple(one * 1769 / mb for one in SECONDS)) for mb in (885, 1769, 3008)),
     LAMBDA["x86"],
     Size("machine", 4096.0, 1.0, SECONDS),
-    HeldPrice("2026-11", 1e-5, 0.0, "a test"),
+    ProvisionedPrice("2026-11", 1e-5, 0.0, "a test"),
     30.0,
 )
 

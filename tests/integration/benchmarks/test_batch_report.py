@@ -16,9 +16,10 @@ from benchmarks.reports.batch.demand import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import QUICK, THOROUGH
 from benchmarks.reports.report import VERDICTS
+from gnomon_planner.billing import LAMBDA, PerCall
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape, PerCall
-from gnomon_planner.plans import LAMBDA, Space
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Space
 
 pytestmark = pytest.mark.timeout(300)  # seven seconds of work, on a machine that may have much else to do
 FIGURES = (

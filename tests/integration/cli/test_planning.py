@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gnomon_cli.commands.planning import EC2
-from gnomon_planner import plans as costs
+from gnomon_planner import billing
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
@@ -250,7 +250,7 @@ def test_instances_may_pay_for_their_share_of_a_machine_of_ec2() -> None:
     plan = json.loads(done.stdout)["plan"]
     # 16 cores are $0.68 an hour.
     assert plan["usd_per_million"] == pytest.approx(plan["instances"] * 2 / 16 * 0.68 / 3600 / 20 * 1e6)
-    assert tuple(f"ec2:{machine}" for machine in costs.EC2) == EC2
+    assert tuple(f"ec2:{machine}" for machine in billing.EC2) == EC2
 
 
 def test_infeasible_objective_shows_the_nearest_plan_and_exits_with_1() -> None:

@@ -20,8 +20,8 @@ from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.maps import Map
-from gnomon_planner.validation import buffered
 from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import read_trace
 from tests.refusals import refused
@@ -49,7 +49,7 @@ def test_the_worked_example(slo_s: float, instances: int, batch: int, timeout_s:
     task = Task(slo_s, 95.0, tuple(0.15 + 0.05 * size for size in range(1, 9)), 1, 5 * 10**8, slo_s, 40)
     plan = plan_for(counts, 1.0, task)
     assert (plan.instances, plan.batch, plan.timeout_s) == (instances, batch, timeout_s)
-    assert said in plan.said
+    assert said in plan.reason
 
 
 def test_where_calls_are_paid_a_plan_is_priced_by_the_call() -> None:
@@ -59,8 +59,8 @@ def test_where_calls_are_paid_a_plan_is_priced_by_the_call() -> None:
     plan = plan_for(counts, 1.0, task)
     assert plan.batch == 4
     assert plan.timeout_s > 0.1
-    assert "1769 MB, B = 4" in plan.said
-    assert "$0.6 per million requests" in plan.said or "$0.59" in plan.said
+    assert "1769 MB, B = 4" in plan.reason
+    assert "$0.6 per million requests" in plan.reason or "$0.59" in plan.reason
     # 13 batches a second, each in service for 76 ms.
     assert 3 <= plan.instances <= 6
 
@@ -70,19 +70,19 @@ def test_on_lambda_a_bound_on_slots_refuses_no_plan(rate: float, most: int) -> N
     """Instances are unlimited there: the plan is the one without the bound, and what the bound cuts off is said."""
     counts = tuple(np.random.default_rng(2).poisson(rate, 300).astype(float))
     task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 10**6, memory_mb=1769)
-    bound = plan_for(counts, 1.0, replace(task, most=most))
-    assert f"with more than the {most} slots that there may be" in bound.said
+    bound = plan_for(counts, 1.0, replace(task, max_instances=most))
+    assert f"with more than the {most} slots that there may be" in bound.reason
     assert bound.instances > most
-    assert (bound.batch, bound.said.split(",")[2]) == (4, " B = 4")
+    assert (bound.batch, bound.reason.split(",")[2]) == (4, " B = 4")
     if rate < 1000.0:
         free = plan_for(counts, 1.0, task)
-        assert bound == replace(free, instances=most + 1, said=bound.said)
-        assert bound.said.startswith(free.said)
+        assert bound == replace(free, instances=most + 1, reason=bound.reason)
+        assert bound.reason.startswith(free.reason)
 
 
 @pytest.mark.parametrize("memory_mb", [None, 1769])
 def test_batches_that_vary_take_what_was_learned_in_the_mean(memory_mb: int | None) -> None:
-    task = Task(0.5, 95.0, (0.1, 0.2), 1, 10**9, 0.5, 40, memory_mb, {4: (0.05, 0.1)}, spread=0.2)
+    task = Task(0.5, 95.0, (0.1, 0.2), 1, 10**9, 0.5, 40, memory_mb, {4: (0.05, 0.1)}, deviation=0.2)
     own, other = task.sizes
     assert own.ratios[0] < 1.0 < own.ratios[-1]
     assert own.service(2).means == pytest.approx([0.1, 0.2])
@@ -95,18 +95,19 @@ def test_cheapest_size_is_chosen_if_it_saves_a_tenth_over_the_present_one(own: i
     """Each size is planned for alone as well: the plan is that of one of them, and no other is cheaper."""
     counts = tuple(np.random.default_rng(2).poisson(np.resize([30.0, 90.0], 600)).astype(float))
     rows = {memory: tuple(0.06 + (0.04 + 0.02 * size) * 1769 / memory for size in range(1, 9)) for memory in (885, 1769, 3538)}
-    task = Task(slo_s, 95.0, rows[own], 1, 10**9, slo_s, 1000, own, rows, spread=0.1)
+    task = Task(slo_s, 95.0, rows[own], 1, 10**9, slo_s, 1000, own, rows, deviation=0.1)
     plan = plan_for(counts, 1.0, task)
     alone = {
-        memory: plan_for(counts, 1.0, replace(task, memory_mb=memory, service_s=row, others={})) for memory, row in rows.items()
+        memory: plan_for(counts, 1.0, replace(task, memory_mb=memory, service_s=row, other_sizes={}))
+        for memory, row in rows.items()
     }
-    prices = {memory: _dollars(one.said) for memory, one in alone.items() if "No plan" not in one.said}
+    prices = {memory: _dollars(one.reason) for memory, one in alone.items() if "No plan" not in one.reason}
     least = min(prices.values())
     stays = own in prices and least > 0.9 * prices[own]
     assert plan.size in ([own] if stays else [memory for memory, price in prices.items() if price == least])
     same = alone[plan.size]
     assert (plan.batch, plan.timeout_s, plan.instances) == (same.batch, same.timeout_s, same.instances)
-    assert _dollars(plan.said) == prices[plan.size]
+    assert _dollars(plan.reason) == prices[plan.size]
 
 
 def test_plan_takes_the_instances_it_needs_up_to_the_maximum() -> None:
@@ -114,9 +115,9 @@ def test_plan_takes_the_instances_it_needs_up_to_the_maximum() -> None:
     task = Task(0.5, 95.0, (0.1, 0.2, 0.3), 1, 10**9, 0.5, 500)
     plan = plan_for(counts, 1.0, task)
     assert plan.instances > 200
-    assert "No plan does" not in plan.said
-    fewer = plan_for(counts, 1.0, replace(task, most=205))
-    assert "No plan does with 205 instances at most" in fewer.said
+    assert "No plan does" not in plan.reason
+    fewer = plan_for(counts, 1.0, replace(task, max_instances=205))
+    assert "No plan does with 205 instances at most" in fewer.reason
 
 
 def test_a_plan_takes_less_than_a_decision_may() -> None:
@@ -156,54 +157,59 @@ def planned(line: Timeline) -> tuple[object, object]:
 def test_plan_for_several_queues_is_that_of_one_queue_with_its_share(queues: int) -> None:
     plan = plan_for(EVENLY, 1.0, replace(TASK, queues=queues))
     share = tuple(count / queues for count in EVENLY)
-    one = plan_for(share, 1.0, replace(TASK, most=TASK.most // queues))
+    one = plan_for(share, 1.0, replace(TASK, max_instances=TASK.max_instances // queues))
     assert (plan.batch, plan.timeout_s) == (one.batch, one.timeout_s)
     assert plan.instances == queues * one.instances
     assert plan.rate_rps == 48.0, "what is watched for changes are all arrivals"
-    assert plan.said == f"48.00 rps in 60 s, Poisson; {48 / queues:.2f} rps in each of {queues} queues: {one.said.split(': ')[1]}"
+    assert (
+        plan.reason
+        == f"48.00 rps in 60 s, Poisson; {48 / queues:.2f} rps in each of {queues} queues: {one.reason.split(': ')[1]}"
+    )
 
 
 def test_plan_for_several_queues_differs_from_one_queue() -> None:
     one, two = (plan_for(EVENLY, 1.0, replace(TASK, queues=queues)) for queues in (1, 2))
     assert (one.batch, one.timeout_s) != (two.batch, two.timeout_s)
-    assert "queues" not in one.said
+    assert "queues" not in one.reason
 
 
 def test_each_queue_gets_its_share_of_the_maximum_and_at_least_one_instance() -> None:
     for most in (1, 2, 3):
-        plan = plan_for((16.0,) * 60, 1.0, replace(TASK, queues=2, most=most))
+        plan = plan_for((16.0,) * 60, 1.0, replace(TASK, queues=2, max_instances=most))
         assert plan.instances == 2
-        assert "; 8.00 rps in each of 2 queues: 1 × 1 core, " in plan.said
+        assert "; 8.00 rps in each of 2 queues: 1 × 1 core, " in plan.reason
     with refused(code="too_many_instances", match=r"48\.00 rps keep 4\.8 instances busy, of 4 at most"):
-        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=4, service_s=(0.1,)))
+        plan_for(EVENLY, 1.0, replace(TASK, queues=2, max_instances=4, service_s=(0.1,)))
 
 
 def test_instance_shared_by_two_queues_counts_once() -> None:
     """Each queue alone would keep it busy for 0.66 of the time, both of them for longer than there is."""
     with pytest.raises(GnomonError, match=r"48\.00 rps keep 1\.3 instances busy, of 1 at most"):
-        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=1))
+        plan_for(EVENLY, 1.0, replace(TASK, queues=2, max_instances=1))
 
 
 def test_the_cores_of_the_nodes_are_for_the_instances_of_all_queues() -> None:
     """What one core cannot meet two can, while there are enough for both queues."""
-    task = replace(TASK, slo_s=0.24, longest_s=0.24, service_s=(0.25, 0.45), others={2: (0.13, 0.23)}, queues=2, all_cores=64.0)
+    task = replace(
+        TASK, slo_s=0.24, max_timeout_s=0.24, service_s=(0.25, 0.45), other_sizes={2: (0.13, 0.23)}, queues=2, cluster_cores=64.0
+    )
     free = plan_for((12.0,) * 60, 1.0, task)
     assert free.size == 2
     held = 2 * free.instances
-    assert plan_for((12.0,) * 60, 1.0, replace(task, all_cores=float(held))) == free
-    few = plan_for((12.0,) * 60, 1.0, replace(task, all_cores=held - 1.0))
+    assert plan_for((12.0,) * 60, 1.0, replace(task, cluster_cores=float(held))) == free
+    few = plan_for((12.0,) * 60, 1.0, replace(task, cluster_cores=held - 1.0))
     assert few.size == 1
-    assert f"{free.instances} × 2 cores are more than the {held - 1} cores of the nodes" in few.said
+    assert f"{free.instances} × 2 cores are more than the {held - 1} cores of the nodes" in few.reason
 
 
 def test_slots_are_those_of_all_queues_and_a_bound_on_them_is_said() -> None:
     task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 10**6, memory_mb=1769, queues=2)
     free = plan_for(EVENLY, 1.0, task)
     assert free.instances % 2 == 0
-    assert plan_for(EVENLY, 1.0, replace(task, most=free.instances)) == free
-    bound = plan_for(EVENLY, 1.0, replace(task, most=free.instances - 1))
+    assert plan_for(EVENLY, 1.0, replace(task, max_instances=free.instances)) == free
+    bound = plan_for(EVENLY, 1.0, replace(task, max_instances=free.instances - 1))
     assert (bound.batch, bound.timeout_s) == (free.batch, free.timeout_s)
-    assert bound.said == f"{free.said}; with more than the {free.instances - 1} slots that there may be"
+    assert bound.reason == f"{free.reason}; with more than the {free.instances - 1} slots that there may be"
 
 
 def test_change_of_the_number_of_queues_is_planned_for_at_once() -> None:
@@ -288,7 +294,7 @@ def percentile_95_s(queues: Sequence[npt.NDArray[np.float64]], plan: Planned, se
     """Of the latencies where each queue has a buffer and batches of all take the plan's instances, first come, first served."""
     batches: list[tuple[float, npt.NDArray[np.float64]]] = []
     for times_s in queues:
-        found = buffered(times_s, plan.batch, plan.timeout_s)
+        found = replay_buffer(times_s, plan.batch, plan.timeout_s)
         sent_s = times_s[found.first] + found.wait_s[found.first]
         batches += zip(sent_s.tolist(), np.split(times_s, found.first[1:]), strict=True)
     free_s, latencies_s = [0.0] * plan.instances, []

@@ -253,7 +253,7 @@ def test_five_sizes_at_the_highest_load_are_planned_within_a_decision() -> None:
     took_s = []
     for _ in range(3):  # beside a busy thread of the same core, processor time is up to twice as long
         begun_s = time.process_time()
-        assert plan_for(counts, 1.0, task).said.count("cores: ") == 4
+        assert plan_for(counts, 1.0, task).reason.count("cores: ") == 4
         took_s.append(time.process_time() - begun_s)
     assert min(took_s) < DECIDE_LIMIT_S
 

@@ -23,7 +23,7 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import InstanceRequest, ModelRepository
 from gnomon_core.lambda_envelope import ENVELOPE_BYTES, INLINE_BYTES, LIMIT_BYTES, Call, EnvelopeError, Reply
 from gnomon_core.profiles import LatencyTable, ModelProfile
-from gnomon_planner.plans import LAMBDA
+from gnomon_planner.billing import LAMBDA
 from gnomon_platforms.aws_lambda import recipes as packages
 from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.invocation import Report, read_tail

@@ -55,7 +55,7 @@ from benchmarks.regression import (
     table,
     threads_of,
 )
-from gnomon_planner.service_time import SHARE
+from gnomon_planner.service_time import MAX_MEASURED_SHARE
 from gnomon_simulator.replay_report import Outcome, Report, Samples
 
 BURST = Burst(before_s=1.0, burst_s=1.0, after_s=1.0)
@@ -259,11 +259,11 @@ def kept_times(memory_mb: int, batch: int) -> Times:
 
 
 def test_every_cell_is_visited_in_every_round_and_those_trained_on_more_often() -> None:
-    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    grid = Grid.of(MEMORIES_MB, BATCHES, MAX_MEASURED_SHARE)
     assert (len(MEMORIES_MB), len(BATCHES), len(grid.cells), len(set(grid.cells))) == (46, 20, 920, 920)
     assert len(grid.trained) <= 27
     visits = grid.visits(2)
-    assert visits == Grid.of(MEMORIES_MB, BATCHES, SHARE).visits(2), "an interrupted run goes on in the same order"
+    assert visits == Grid.of(MEMORIES_MB, BATCHES, MAX_MEASURED_SHARE).visits(2), "an interrupted run goes on in the same order"
     assert visits == grid.visits(5)[: len(visits)]
     assert [visit.number for visit in visits] == list(range(len(visits)))
     rounds = [[visit.cell for visit in visits if visit.round == number] for number in (0, 1)]
@@ -304,7 +304,7 @@ def test_the_runs_of_a_cell_are_those_of_all_its_visits(tmp_path: Path) -> None:
 
 
 def test_figures_report_every_cell_and_flag_those_that_follow_the_model(tmp_path: Path) -> None:
-    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    grid = Grid.of(MEMORIES_MB, BATCHES, MAX_MEASURED_SHARE)
     kept = VisitJournal(tmp_path / "kept.jsonl", IDENTITY)
     for visit in grid.visits(2):
         later = 1.03 if visit.round == 1 else 1.0
@@ -319,7 +319,7 @@ def test_figures_report_every_cell_and_flag_those_that_follow_the_model(tmp_path
 
 
 def test_a_model_that_is_wrong_misses_the_goal(tmp_path: Path) -> None:
-    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    grid = Grid.of(MEMORIES_MB, BATCHES, MAX_MEASURED_SHARE)
     kept = VisitJournal(tmp_path / "kept.jsonl", IDENTITY)
     for visit in grid.visits(1):
         times = kept_times(*visit.cell)

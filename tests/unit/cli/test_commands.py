@@ -26,7 +26,7 @@ from gnomon_cli.options import gateway_url
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable, ModelProfile, Network
-from gnomon_planner.service_time import Measured, fitted
+from gnomon_planner.service_time import Measurement, fit_service_times
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.options import ServeOptions
 from gnomon_server.process import check_port
@@ -430,7 +430,7 @@ def test_planning_grid_of_under_three_percent_predicts_all_cells() -> None:
     def seconds(size: int, batch: int) -> float:
         return (0.01 + 0.02 * batch) * 1769 / size
 
-    model = fitted([Measured(size, batch, seconds(size, batch)) for size, batch in cells], whole=1769)
+    model = fit_service_times([Measurement(size, batch, seconds(size, batch)) for size, batch in cells], whole=1769)
     assert model.seconds(960, 11) == pytest.approx(seconds(960, 11), rel=0.01)
 
 

@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.changes import ArrivalWindow, Change, ChangeRule, Evidence, Reference, watched
+from gnomon_planner.changes import ArrivalWindow, Change, ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import POISSON, fit
-from gnomon_planner.map_families import Chain, Shape, chains_of, decay_for, map2, mmpp2, modulated, skewness_bounds, with_skewness
+from gnomon_planner.map_families import (
+    Chain,
+    Shape,
+    chains_of,
+    decay_for,
+    map2,
+    mmpp2,
+    mmpp_of_counts,
+    skewness_bounds,
+    with_skewness,
+)
 from gnomon_planner.maps import Counting, Map
 from gnomon_planner.numerics import expm_generator, interpolated, stationary_of
-from gnomon_planner.samples import Estimate, Sample, of_counts, of_map, of_times
+from gnomon_planner.samples import Estimate, Sample, sample_of_counts, sample_of_times, statistics_of_map
 from gnomon_simulator.markov import markov_arrivals
 from tests.processes import is_mmpp, superposed
 from tests.refusals import refused
@@ -101,7 +111,7 @@ def test_requests_that_a_coin_keeps_are_as_the_thinned_process_says() -> None:
     """Drawn from the whole process and kept by chance, against the thinned one's moments."""
     process, chance = Map.mmpp2((10.0, 120.0), (2.0, 5.0)), np.random.default_rng(6)
     times = markov_arrivals(process, 400_000, chance)
-    kept = of_times(times[chance.random(len(times)) < 0.25])
+    kept = sample_of_times(times[chance.random(len(times)) < 0.25])
     thinned = process.thinned(0.25)
     assert kept.rate_rps == pytest.approx(thinned.rate_rps, rel=0.02)
     assert kept.gaps.scv.value == pytest.approx(thinned.scv, rel=0.03)
@@ -201,7 +211,7 @@ def test_chain_matches_variance_and_rate_of_the_process() -> None:
 
 def test_two_chains_have_the_curve_of_two_processes() -> None:
     process = superposed(Map.mmpp2((10.0, 60.0), (0.5, 0.5)), Map.mmpp2((20.0, 30.0), (0.002, 0.002)))
-    found = modulated(exactly(process), 2)
+    found = mmpp_of_counts(exactly(process), 2)
     assert (found.order, is_mmpp(found)) == (4, True)
     for window_s in (1.0, 8.0, 100.0, 2000.0):
         assert found.dispersion(window_s) == pytest.approx(process.dispersion(window_s), rel=0.05)
@@ -228,13 +238,13 @@ def test_a_variance_too_large_for_the_mean_is_made_of_rare_bursts() -> None:
 
 
 def test_a_poisson_trace_asks_for_hardly_any_modulation() -> None:
-    sample = of_counts(np.random.default_rng(8).poisson(50.0, 2000), 1.0)
-    found = modulated(sample, 1)
+    sample = sample_of_counts(np.random.default_rng(8).poisson(50.0, 2000), 1.0)
+    found = mmpp_of_counts(sample, 1)
     assert found is None or found.dispersion(30.0) < 1.6
 
 
 def test_a_trace_too_short_for_a_pace_has_none() -> None:
-    assert modulated(of_counts([3.0, 4.0, 5.0] * 7, 1.0), 1) is None
+    assert mmpp_of_counts(sample_of_counts([3.0, 4.0, 5.0] * 7, 1.0), 1) is None
 
 
 MMPPS = [
@@ -328,18 +338,18 @@ BURSTY = Map.mmpp2((10.0, 200.0), (2.0, 2.0))
 def test_a_poisson_trace_gets_one_phase() -> None:
     for seed in range(5):
         times = np.cumsum(np.random.default_rng(seed).exponential(0.02, 30_000))
-        fitted = fit(of_times(times))
+        fitted = fit(sample_of_times(times))
         assert fitted.chosen.family == POISSON
         assert fitted.process.rate_rps == pytest.approx(29_999 / (times[-1] - times[0]))
 
 
 def test_counts_of_a_poisson_process_get_one_phase() -> None:
     for seed in range(20):
-        assert fit(of_counts(np.random.default_rng(seed).poisson(50.0, 3600), 1.0)).chosen.family == POISSON
+        assert fit(sample_of_counts(np.random.default_rng(seed).poisson(50.0, 3600), 1.0)).chosen.family == POISSON
 
 
 def test_a_bursty_trace_gets_the_moments_of_the_trace() -> None:
-    sample = of_times(markov_arrivals(BURSTY, 200_000, np.random.default_rng(5)))
+    sample = sample_of_times(markov_arrivals(BURSTY, 200_000, np.random.default_rng(5)))
     process = fit(sample).process
     assert sample.gaps is not None
     assert process.order == 2
@@ -352,7 +362,7 @@ def test_a_bursty_trace_gets_the_moments_of_the_trace() -> None:
 
 def test_two_paces_get_more_than_two_phases() -> None:
     both = superposed(Map.mmpp2((0.0, 120.0), (20.0, 30.0)), Map.mmpp2((5.0, 90.0), (0.05, 0.05)))
-    fitted = fit(of_times(markov_arrivals(both, 200_000, np.random.default_rng(9))))
+    fitted = fit(sample_of_times(markov_arrivals(both, 200_000, np.random.default_rng(9))))
     assert fitted.process.order in (4, 8)
     assert fitted.process.dispersion(1.0) == pytest.approx(both.dispersion(1.0), rel=0.15)
     best_pair = min(each.misfit.total for each in fitted.considered if each.process.order == 2)
@@ -362,7 +372,7 @@ def test_two_paces_get_more_than_two_phases() -> None:
 def test_counts_are_fitted_as_counts() -> None:
     times = markov_arrivals(Map.mmpp2((40.0, 80.0), (0.02, 0.02)), 180_000, np.random.default_rng(2))
     counts = np.bincount(times.astype(int)).astype(float)[:-1]
-    fitted = fit(of_counts(counts, 1.0))
+    fitted = fit(sample_of_counts(counts, 1.0))
     assert fitted.chosen.family == "MMPP(2) of counts"
     assert sorted(fitted.process.D1.diagonal()) == pytest.approx([40.0, 80.0], rel=0.12)
     assert fitted.process.rate_rps == pytest.approx(counts.mean())
@@ -371,7 +381,7 @@ def test_counts_are_fitted_as_counts() -> None:
 def test_an_hour_of_counts_by_the_minute_is_as_bursty_as_they_are() -> None:
     """Two windows fit into 60 bins: few to tell a pace from, and enough to tell that it is no Poisson process."""
     counts = np.random.default_rng(3).integers(0, 91, 60).astype(float)
-    sample = of_counts(counts, 60.0)
+    sample = sample_of_counts(counts, 60.0)
     fitted = fit(sample)
     assert sample.dispersions[0].value > 10.0
     assert fitted.process.dispersion(60.0) == pytest.approx(sample.dispersions[0].value, rel=0.1)
@@ -379,14 +389,14 @@ def test_an_hour_of_counts_by_the_minute_is_as_bursty_as_they_are() -> None:
 
 def test_twenty_counts_have_one_window_and_are_fitted_by_it() -> None:
     counts = np.random.default_rng(4).integers(0, 91, 20).astype(float)
-    sample = of_counts(counts, 60.0)
+    sample = sample_of_counts(counts, 60.0)
     assert len(sample.windows_s) == 1
     assert fit(sample).process.dispersion(60.0) == pytest.approx(sample.dispersions[0].value, rel=0.05)
 
 
 def test_counts_that_vary_alike_in_all_windows_wander_within_a_bin() -> None:
     counts = np.random.default_rng(5).negative_binomial(12, 0.3, 1440).astype(float)
-    sample = of_counts(counts, 60.0)
+    sample = sample_of_counts(counts, 60.0)
     fitted = fit(sample)
     for window_s, found in zip(sample.windows_s[:4], sample.dispersions, strict=False):
         assert fitted.process.dispersion(window_s) == pytest.approx(found.value, rel=0.2)
@@ -396,13 +406,13 @@ def test_single_burst_is_not_fitted_as_poisson() -> None:
     """It makes most of I(w), whose own deviation is then as large as it is: that speaks for nothing."""
     counts = np.random.default_rng(6).poisson(50.0, 3600).astype(float)
     counts[1800:1860] *= 3.0
-    fitted = fit(of_counts(counts, 1.0))
+    fitted = fit(sample_of_counts(counts, 1.0))
     assert fitted.chosen.family != POISSON
     assert max(fitted.process.D1.diagonal()) > 100.0
 
 
 def test_equal_gaps_get_the_most_regular_process_and_a_word() -> None:
-    fitted = fit(of_times([0.01 * index for index in range(5000)]))
+    fitted = fit(sample_of_times([0.01 * index for index in range(5000)]))
     assert fitted.process.scv == pytest.approx(1 / 8)
     assert fitted.process.rate_rps == pytest.approx(100.0)
     assert any("more regular" in note for note in fitted.notes)
@@ -410,7 +420,7 @@ def test_equal_gaps_get_the_most_regular_process_and_a_word() -> None:
 
 @pytest.mark.parametrize("times", [[0.0, 2.0], [0.0, 0.0, 4.0], list(range(20))])
 def test_few_arrivals_get_a_rate_and_a_word(times: list[float]) -> None:
-    fitted = fit(of_times(times))
+    fitted = fit(sample_of_times(times))
     assert fitted.process == Map.poisson((len(times) - 1) / times[-1])
     said = f"{len(times) - 1} arrivals or gaps say how quickly requests arrive, not how evenly: Poisson."
     assert fitted.notes == (said,), "three gaps are neither regular nor far from any process"
@@ -419,14 +429,14 @@ def test_few_arrivals_get_a_rate_and_a_word(times: list[float]) -> None:
 
 def test_bursts_of_equal_time_stamps_are_fitted() -> None:
     times = np.repeat(np.cumsum(np.random.default_rng(1).exponential(1.0, 1000)), 10)
-    fitted = fit(of_times(times))
+    fitted = fit(sample_of_times(times))
     assert fitted.process.rate_rps == pytest.approx(10.0, rel=0.1)
     assert fitted.process.scv > 10.0
     assert -fitted.process.D0.diagonal().min() < 1e5
 
 
 def test_a_fit_is_a_document_that_is_read_as_its_map() -> None:
-    fitted = fit(of_times(markov_arrivals(BURSTY, 5000, np.random.default_rng(5))))
+    fitted = fit(sample_of_times(markov_arrivals(BURSTY, 5000, np.random.default_rng(5))))
     document = json.loads(json.dumps(fitted.to_json(), allow_nan=False))
     assert Map.from_json(document) == fitted.process
     assert document["phases"] == fitted.process.order
@@ -435,7 +445,7 @@ def test_a_fit_is_a_document_that_is_read_as_its_map() -> None:
 def test_an_hour_is_fitted_in_less_than_a_second() -> None:
     times = markov_arrivals(Map.mmpp2((40.0, 60.0), (0.01, 0.01)), 180_000, np.random.default_rng(1))
     begun_s = time.process_time()
-    fit(of_times(times))
+    fit(sample_of_times(times))
     assert time.process_time() - begun_s < 1.0
 
 
@@ -444,7 +454,7 @@ def poisson_times(seed: int, count: int = 20_000, rate: float = 50.0) -> list[fl
 
 
 def test_a_poisson_trace_looks_like_one() -> None:
-    sample = of_times(poisson_times(1))
+    sample = sample_of_times(poisson_times(1))
     assert sample.rate_rps == pytest.approx(50.0, rel=0.02)
     for found, expected in ((sample.gaps.scv, 1.0), (sample.gaps.skewness, 2.0), *((c, 0.0) for c in sample.gaps.correlations)):
         assert abs(found.value - expected) < 4 * found.deviation
@@ -453,7 +463,7 @@ def test_a_poisson_trace_looks_like_one() -> None:
 
 
 def test_deviations_are_those_of_repeated_samples() -> None:
-    samples = [of_times(poisson_times(seed, 4000)) for seed in range(40)]
+    samples = [sample_of_times(poisson_times(seed, 4000)) for seed in range(40)]
     scvs = [sample.gaps.scv for sample in samples if sample.gaps]
     spread = float(np.std([estimate.value for estimate in scvs]))
     assert float(np.mean([estimate.deviation for estimate in scvs])) == pytest.approx(spread, rel=0.4)
@@ -463,7 +473,7 @@ def test_deviations_are_those_of_repeated_samples() -> None:
 
 
 def test_equal_gaps_do_not_vary() -> None:
-    sample = of_times([0.1 * index for index in range(1000)])
+    sample = sample_of_times([0.1 * index for index in range(1000)])
     assert sample.rate_rps == pytest.approx(10.0)
     assert sample.gaps.scv.value == 0.0
     assert sample.gaps.correlations[0].value == 0.0
@@ -471,7 +481,7 @@ def test_equal_gaps_do_not_vary() -> None:
 
 def test_scale_changes_nothing_but_the_rate() -> None:
     times = np.array(poisson_times(5, 3000))
-    slow, quick = of_times(times * 1000.0 + 5e5), of_times(times)
+    slow, quick = sample_of_times(times * 1000.0 + 5e5), sample_of_times(times)
     assert slow.rate_rps == pytest.approx(quick.rate_rps / 1000.0)
     assert slow.gaps.scv.value == pytest.approx(quick.gaps.scv.value, rel=1e-6)
     assert slow.gaps.skewness.value == pytest.approx(quick.gaps.skewness.value, rel=1e-6)
@@ -479,7 +489,7 @@ def test_scale_changes_nothing_but_the_rate() -> None:
 
 def test_counts_have_windows_and_no_gaps() -> None:
     counts = np.random.default_rng(2).poisson(52.0, 3600)
-    sample = of_counts(counts.tolist(), 1.0)
+    sample = sample_of_counts(counts.tolist(), 1.0)
     assert sample.gaps is None
     assert sample.rate_rps == pytest.approx(52.0, rel=0.01)
     assert sample.windows_s == (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -489,7 +499,7 @@ def test_counts_have_windows_and_no_gaps() -> None:
 def test_a_bin_more_or_less_fine_sees_the_same_dispersion() -> None:
     fine = np.random.default_rng(4).poisson(5.0, 40_000).astype(float)
     coarse = fine.reshape(-1, 10).sum(axis=1)
-    one, two = of_counts(fine, 0.1), of_counts(coarse, 1.0)
+    one, two = sample_of_counts(fine, 0.1), sample_of_counts(coarse, 1.0)
     for window_s in (1.6, 6.4):
         of_fine = dict(zip(one.windows_s, one.dispersions, strict=True))[window_s]
         of_coarse = min(zip(two.windows_s, two.dispersions, strict=True), key=lambda pair: abs(pair[0] - window_s))[1]
@@ -497,8 +507,8 @@ def test_a_bin_more_or_less_fine_sees_the_same_dispersion() -> None:
 
 
 def test_a_map_is_described_at_the_windows_and_lags_of_the_sample() -> None:
-    sample = of_times(poisson_times(1))
-    model = of_map(Map.poisson(sample.rate_rps), sample)
+    sample = sample_of_times(poisson_times(1))
+    model = statistics_of_map(Map.poisson(sample.rate_rps), sample)
     assert model.rate_rps == pytest.approx(sample.rate_rps)
     assert [estimate.value for estimate in model.dispersions] == pytest.approx([1.0] * len(sample.windows_s))
 
@@ -518,7 +528,7 @@ def test_a_map_is_described_at_the_windows_and_lags_of_the_sample() -> None:
 )
 def test_time_stamps_that_are_none_are_refused(times: list[float], words: str) -> None:
     with refused(code="bad_arrivals", match=words):
-        of_times(times)
+        sample_of_times(times)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +545,7 @@ def test_time_stamps_that_are_none_are_refused(times: list[float], words: str) -
 )
 def test_counts_that_are_none_are_refused(counts: list[float], bin_s: float, words: str) -> None:
     with pytest.raises(GnomonError, match=words):
-        of_counts(counts, bin_s)
+        sample_of_counts(counts, bin_s)
 
 
 BURSTS = Map.mmpp2((10.0, 1000.0), (2.0, 5.0))
@@ -587,12 +597,12 @@ RULE = ChangeRule()
 
 def alarms(counts: list[float], reference: Reference, rule: ChangeRule = RULE) -> list[tuple[float, Change]]:
     """Every alarm, the test beginning anew after each."""
-    evidence, found = Evidence(), []
+    evidence, found = CusumState(), []
     for second, count in enumerate(counts, start=1):
-        evidence, change = watched(evidence, reference, rule, count, bin_s=1.0, now_s=float(second))
+        evidence, change = detect_change(evidence, reference, rule, count, bin_s=1.0, now_s=float(second))
         if change is not None:
             found.append((float(second), change))
-            evidence = Evidence()
+            evidence = CusumState()
     return found
 
 
@@ -648,13 +658,13 @@ def test_a_change_too_small_to_matter_is_never_promised() -> None:
 
 def test_silence_is_a_change_and_so_is_its_end() -> None:
     assert alarms([0.0] * 30, Reference(52.0))[0][0] <= 3.0
-    assert watched(Evidence(), Reference(0.0), RULE, 0, bin_s=1.0, now_s=10.0)[1] is None
-    assert watched(Evidence(), Reference(0.0), RULE, 1, bin_s=1.0, now_s=10.0)[1] == Change(higher=True, since_s=9.0)
+    assert detect_change(CusumState(), Reference(0.0), RULE, 0, bin_s=1.0, now_s=10.0)[1] is None
+    assert detect_change(CusumState(), Reference(0.0), RULE, 1, bin_s=1.0, now_s=10.0)[1] == Change(higher=True, since_s=9.0)
 
 
 def _after(window: list[float], rate_rps: float, seconds: int = 120) -> float:
     """Seconds until a rate that comes after this window is noticed, with the reference of a fit to the window."""
-    reference = Reference.of(fit(of_counts(window, 1.0)).process, RULE, window, 1.0)
+    reference = Reference.of(fit(sample_of_counts(window, 1.0)).process, RULE, window, 1.0)
     counts = np.random.default_rng(9).poisson(rate_rps, seconds).astype(float).tolist()
     found = alarms(counts, reference)
     return found[0][0] if found else math.inf
@@ -689,14 +699,14 @@ def test_bursts_that_come_again_and_again_are_no_jump() -> None:
     bursty = Map.mmpp2((10.0, 100.0), (0.5, 0.5))
     times = markov_arrivals(bursty, 400_000, np.random.default_rng(3))
     counts = np.bincount(times.astype(int)).astype(float)
-    reference = Reference.of(fit(of_counts(counts[:1200], 1.0)).process, RULE, counts[:1200].tolist(), 1.0)
+    reference = Reference.of(fit(sample_of_counts(counts[:1200], 1.0)).process, RULE, counts[:1200].tolist(), 1.0)
     assert reference.active[1] > 20.0
     assert len(alarms(counts[1200:].tolist(), reference)) <= 6
 
 
 def test_few_arrivals_with_empty_seconds_are_not_idle() -> None:
     counts = np.random.default_rng(4).poisson(0.5, 86_400).astype(float)
-    reference = Reference.of(fit(of_counts(counts[:3600], 1.0)).process, RULE, counts[:3600].tolist(), 1.0)
+    reference = Reference.of(fit(sample_of_counts(counts[:3600], 1.0)).process, RULE, counts[:3600].tolist(), 1.0)
     assert reference.active[0] == pytest.approx(counts[:3600].mean())
     assert len(alarms(counts[3600:].tolist(), reference)) <= 3
 

@@ -9,23 +9,23 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
-from gnomon_planner.map_families import Shape, composed, hyperexponential, kronecker, regular
+from gnomon_planner.map_families import Shape, erlang_mixture, hyperexponential, kpc, kronecker
 from gnomon_planner.maps import Map
 from gnomon_planner.paper import PaperLatency, first_phases, member_shares
 from gnomon_planner.samples import Estimate, GapStatistics
 from gnomon_planner.service_time import (
-    ALWAYS,
-    EDGES,
-    MOST,
-    Measured,
+    DETERMINISTIC,
+    MAX_RATIOS,
+    SHARE_EDGES,
+    Measurement,
     ServiceModel,
-    few,
-    fitted,
-    of_deviation,
-    of_range,
-    of_ratios,
-    of_runs,
-    to_measure,
+    cells_to_measure,
+    fit_service_times,
+    ratios_of_deviation,
+    ratios_of_quartile_range,
+    ratios_of_runs,
+    reduced_ratios,
+    representative_ratios,
 )
 from tests.refusals import refused
 
@@ -294,7 +294,7 @@ def gaps_of(process: Map) -> GapStatistics:
 @pytest.mark.parametrize("factors", [2, 3])
 def test_a_composition_has_the_moments_exactly_and_the_correlations_nearly(factors: int) -> None:
     target = kronecker(hyperexponential(Shape(3.0, 5.0, 0.99)), hyperexponential(Shape(3.0, 5.0, 0.5)))
-    found = composed(0.02, gaps_of(target), factors)
+    found = kpc(0.02, gaps_of(target), factors)
     assert found.order == 2**factors
     assert found.mean_s == pytest.approx(0.02)
     assert (found.scv, found.skewness) == (pytest.approx(target.scv, rel=1e-6), pytest.approx(target.skewness, rel=1e-6))
@@ -303,32 +303,32 @@ def test_a_composition_has_the_moments_exactly_and_the_correlations_nearly(facto
 
 
 def test_gaps_as_even_as_poissons_have_no_composition() -> None:
-    assert composed(1.0, gaps_of(Map.poisson(1.0)), 2) is None
+    assert kpc(1.0, gaps_of(Map.poisson(1.0)), 2) is None
 
 
 @pytest.mark.parametrize("scv", [1.0, 0.8, 0.5, 0.4, 1 / 3, 0.2, 1 / 8])
 def test_steps_have_the_scv_they_are_asked_for(scv: float) -> None:
-    process = regular(0.25, scv)
+    process = erlang_mixture(0.25, scv)
     assert process.mean_s == pytest.approx(0.25)
     assert process.scv == pytest.approx(scv)
     assert process.order <= 8
 
 
 def test_equal_gaps_get_eight_steps() -> None:
-    process = regular(1.0, 0.0)
+    process = erlang_mixture(1.0, 0.0)
     assert (process.order, process.scv) == (8, pytest.approx(1 / 8))
 
 
 def test_all_measured_runs_are_kept_relative_to_the_median_of_their_cell() -> None:
-    assert of_runs([[0.1, 0.12, 0.09], [2.0, 2.0, 3.0]]) == pytest.approx((1.0, 1.2, 0.9, 1.0, 1.0, 1.5))
+    assert ratios_of_runs([[0.1, 0.12, 0.09], [2.0, 2.0, 3.0]]) == pytest.approx((1.0, 1.2, 0.9, 1.0, 1.0, 1.5))
 
 
 def test_of_more_runs_than_are_kept_the_mean_and_the_quantiles_are() -> None:
     cells = [
         median_s * np.exp(0.08 * np.random.default_rng(cell).standard_normal(500)) for cell, median_s in enumerate((0.1, 2.0))
     ]
-    ratios = of_runs(cells)
-    assert len(ratios) == MOST
+    ratios = ratios_of_runs(cells)
+    assert len(ratios) == MAX_RATIOS
     together = np.concatenate([cell / np.median(cell) for cell in cells])
     assert np.mean(ratios) == pytest.approx(together.mean())
     for q in (0.05, 0.5, 0.95, 0.99):
@@ -338,8 +338,8 @@ def test_of_more_runs_than_are_kept_the_mean_and_the_quantiles_are() -> None:
 def test_the_few_are_the_percentiles_that_are_asked_for() -> None:
     """Served at once, a request's percentiles are those of the runs; the worked number of the module."""
     runs = np.exp(0.1 * np.random.default_rng(1).standard_normal(300_000))
-    ratios, shares = few(of_runs([runs]))
-    assert len(ratios) == len(shares) == len(EDGES) - 1 == 9
+    ratios, shares = representative_ratios(ratios_of_runs([runs]))
+    assert len(ratios) == len(shares) == len(SHARE_EDGES) - 1 == 9
     assert np.dot(ratios, shares) == pytest.approx((runs / np.median(runs)).mean())
     upto = np.cumsum(shares)
     for percent, worked in ((50.0, 1.0), (90.0, 1.14), (95.0, 1.18), (99.0, 1.26)):
@@ -350,7 +350,7 @@ def test_the_few_are_the_percentiles_that_are_asked_for() -> None:
 
 @pytest.mark.parametrize("cells", [[], [[0.1]], [[0.1], [0.2]], [[0.1, 0.1, 0.10001]]])
 def test_runs_that_say_nothing_of_a_spread_make_one_service_time(cells: list[list[float]]) -> None:
-    ratios, shares = few(of_runs(cells))
+    ratios, shares = representative_ratios(ratios_of_runs(cells))
     assert ratios == pytest.approx((1.0,), abs=1e-4)
     assert shares == (1.0,)
 
@@ -358,23 +358,23 @@ def test_runs_that_say_nothing_of_a_spread_make_one_service_time(cells: list[lis
 def test_a_range_and_a_deviation_stand_for_the_same_law() -> None:
     times = np.exp(0.05 * np.random.default_rng(1).standard_normal(200_000))
     quarter, three = np.quantile(times, (0.25, 0.75))
-    runs = few(of_runs([times]))
-    for ratios in (of_range(float(three - quarter)), of_deviation(float(np.abs(times - 1.0).mean()))):
-        assert few(ratios)[0] == pytest.approx(runs[0], rel=2e-3)
-    assert of_range(0.0) == of_deviation(0.0) == ALWAYS
+    runs = representative_ratios(ratios_of_runs([times]))
+    for ratios in (ratios_of_quartile_range(float(three - quarter)), ratios_of_deviation(float(np.abs(times - 1.0).mean()))):
+        assert representative_ratios(ratios)[0] == pytest.approx(runs[0], rel=2e-3)
+    assert ratios_of_quartile_range(0.0) == ratios_of_deviation(0.0) == DETERMINISTIC
 
 
 @pytest.mark.parametrize("run", [0.0, -1.0, math.nan, math.inf])
 def test_a_run_that_is_no_time_is_refused(run: float) -> None:
     with refused(code="bad_measurements"):
-        of_runs([[0.1, run]])
+        ratios_of_runs([[0.1, run]])
 
 
 def test_few_ratios_stay_as_they_are_and_many_are_condensed_with_their_mean() -> None:
-    assert few((1.5, 1.0)) == ((1.5, 1.0), (0.5, 0.5))
+    assert representative_ratios((1.5, 1.0)) == ((1.5, 1.0), (0.5, 0.5))
     many = tuple(0.9 + number / 500.0 for number in range(100))
-    assert of_ratios(many[::-1]) == many[::-1]
-    ratios, shares = few(many[::-1])
+    assert reduced_ratios(many[::-1]) == many[::-1]
+    ratios, shares = representative_ratios(many[::-1])
     assert ratios == tuple(sorted(ratios))
     assert np.dot(ratios, shares) == pytest.approx(np.mean(many))
     # The largest fortieth: two whole ones, and half of the one below them.
@@ -384,7 +384,7 @@ def test_few_ratios_stay_as_they_are_and_many_are_condensed_with_their_mean() ->
 @pytest.mark.parametrize("ratios", [[], [0.0], [1.0, -1.0], [math.nan], [math.inf] * 20])
 def test_ratios_that_are_none_are_refused(ratios: list[float]) -> None:
     with refused(code="bad_measurements"):
-        of_ratios(ratios)
+        reduced_ratios(ratios)
 
 
 MEMORIES = [512 + 64 * number for number in range(46)]
@@ -396,12 +396,12 @@ def amdahl(memory: float, batch: int) -> float:
     return 0.004 + (0.010 + 0.022 * batch) * 1769 / memory
 
 
-def measured(seconds: float, memory: float, batch: int) -> Measured:
-    return Measured(memory, batch, seconds)
+def measured(seconds: float, memory: float, batch: int) -> Measurement:
+    return Measurement(memory, batch, seconds)
 
 
 def test_fewer_than_three_percent_of_the_cells_are_measured_corners_included() -> None:
-    cells = to_measure(MEMORIES, BATCHES)
+    cells = cells_to_measure(MEMORIES, BATCHES)
     assert len(set(cells)) == len(cells) <= 27
     assert {(512, 1), (512, 20), (3392, 1), (3392, 20)} <= set(cells)
 
@@ -410,9 +410,9 @@ def test_all_other_cells_are_predicted_within_two_percent() -> None:
     chance = random.Random(5)
     noisy = [
         measured(amdahl(memory, batch) * chance.gauss(1.0, 0.01), memory, batch)
-        for memory, batch in to_measure(MEMORIES, BATCHES)
+        for memory, batch in cells_to_measure(MEMORIES, BATCHES)
     ]
-    model = fitted(noisy)
+    model = fit_service_times(noisy)
     errors = [abs(model.seconds(memory, batch) / amdahl(memory, batch) - 1.0) for memory in MEMORIES for batch in BATCHES]
     assert sum(errors) / len(errors) < 0.01
     assert max(errors) < 0.04
@@ -420,13 +420,17 @@ def test_all_other_cells_are_predicted_within_two_percent() -> None:
 
 
 def test_a_surface_without_noise_is_found_exactly() -> None:
-    model = fitted([measured(amdahl(memory, batch), memory, batch) for memory, batch in to_measure(MEMORIES, BATCHES)])
+    model = fit_service_times(
+        [measured(amdahl(memory, batch), memory, batch) for memory, batch in cells_to_measure(MEMORIES, BATCHES)]
+    )
     assert model.error < 1e-9
     assert model.row(1000.0, 3) == pytest.approx([amdahl(1000.0, batch) for batch in (1, 2, 3)])
 
 
 def test_extrapolation_is_refused_unless_requested() -> None:
-    model = fitted([measured(amdahl(memory, batch), memory, batch) for memory, batch in to_measure(MEMORIES, BATCHES)])
+    model = fit_service_times(
+        [measured(amdahl(memory, batch), memory, batch) for memory, batch in cells_to_measure(MEMORIES, BATCHES)]
+    )
     for memory, batch in ((256, 4), (4000, 4), (1024, 21)):
         with pytest.raises(GnomonError, match="beyond what was measured"):
             model.seconds(memory, batch)
@@ -435,12 +439,12 @@ def test_extrapolation_is_refused_unless_requested() -> None:
 
 def test_too_little_is_refused() -> None:
     with pytest.raises(GnomonError, match="too few"):
-        to_measure([1, 2, 3], [1, 2])
+        cells_to_measure([1, 2, 3], [1, 2])
     for seconds in (0.0, math.nan, math.inf):
         with pytest.raises(GnomonError, match="positive times"):
-            fitted([measured(seconds, 512, batch) for batch in (1, 2, 3, 4, 5)])
+            fit_service_times([measured(seconds, 512, batch) for batch in (1, 2, 3, 4, 5)])
     with pytest.raises(GnomonError, match="at least 4"):
-        fitted([measured(1.0, 512, 1)])
+        fit_service_times([measured(1.0, 512, 1)])
 
 
 WHOLE = 1769.0
@@ -455,12 +459,12 @@ def on_threads(memory: float, batch: int) -> float:
 
 def test_times_that_jump_where_a_thread_is_added_are_told_within_two_percent() -> None:
     chance = random.Random(11)
-    cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
     assert len(set(cells)) == len(cells) <= 27
     # Both sides of the jump have their edges measured: 1,728 MB is the last size with one thread.
     assert {128, 1728, 1792, 3008} <= {memory for memory, _ in cells}
     points = [measured(on_threads(memory, batch) * chance.gauss(1.0, 0.005), memory, batch) for memory, batch in cells]
-    aware, smooth = fitted(points, whole=WHOLE), fitted(points)
+    aware, smooth = fit_service_times(points, whole=WHOLE), fit_service_times(points)
 
     def worst(model: ServiceModel) -> float:
         return max(abs(model.seconds(memory, batch) / on_threads(memory, batch) - 1.0) for memory in LAMBDAS for batch in BATCHES)
@@ -469,25 +473,25 @@ def test_times_that_jump_where_a_thread_is_added_are_told_within_two_percent() -
 
 
 def test_without_noise_the_simplest_polynomial_is_found_exactly() -> None:
-    cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
-    model = fitted([measured(on_threads(memory, batch), memory, batch) for memory, batch in cells], whole=WHOLE)
+    cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    model = fit_service_times([measured(on_threads(memory, batch), memory, batch) for memory, batch in cells], whole=WHOLE)
     assert model.error < 1e-9
     assert model.seconds(1856, 7) == pytest.approx(on_threads(1856, 7))
 
 
 def test_single_thread_count_equals_none() -> None:
     sizes = LAMBDAS[:20]
-    assert to_measure(sizes, BATCHES, whole=WHOLE) == to_measure(sizes, BATCHES)
-    points = [measured(amdahl(memory, batch), memory, batch) for memory, batch in to_measure(sizes, BATCHES)]
-    assert fitted(points, whole=WHOLE).powers == fitted(points).powers
+    assert cells_to_measure(sizes, BATCHES, whole=WHOLE) == cells_to_measure(sizes, BATCHES)
+    points = [measured(amdahl(memory, batch), memory, batch) for memory, batch in cells_to_measure(sizes, BATCHES)]
+    assert fit_service_times(points, whole=WHOLE).powers == fit_service_times(points).powers
 
 
 def test_noise_never_leads_to_times_that_are_not_positive_between_the_measured_cells() -> None:
     for seed in range(5):
         chance = random.Random(seed)
-        cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+        cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
         points = [measured(on_threads(memory, batch) * chance.uniform(0.5, 1.5), memory, batch) for memory, batch in cells]
-        model = fitted(points, whole=WHOLE)
+        model = fit_service_times(points, whole=WHOLE)
         assert min(model.seconds(memory, batch) for memory in LAMBDAS for batch in BATCHES) > 0.0
 
 
@@ -509,14 +513,14 @@ def test_interpolation_is_validated_by_leaving_out_a_size() -> None:
         for memory, row in ROW_MS.items()
         for batch, ms in zip((1, 4, 10, 17, 20), row, strict=True)
     ]
-    model = fitted(points, whole=WHOLE)
+    model = fit_service_times(points, whole=WHOLE)
     off = {cell: abs(model.seconds(*cell) * 1000 / ms - 1.0) for cell, ms in BETWEEN_MS.items()}
     assert max(off.values()) < 0.16, off
     assert sum(off.values()) / len(off) < 0.08, off
 
 
 def test_many_sizes_have_few_batches_each_and_not_all_the_same() -> None:
-    cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
     batches = {memory: {batch for one, batch in cells if one == memory} for memory, _ in cells}
     assert len(batches) == 9
     assert all({1, 20} <= those and len(those) == 3 for those in batches.values())
@@ -529,7 +533,7 @@ def test_sizes_of_a_number_of_threads_each_are_left_out_too() -> None:
     points = [
         measured(on_threads(size, batch) * chance.gauss(1.0, 0.03), size, batch) for size in sizes for batch in (1, 2, 4, 8, 16)
     ]
-    model = fitted(points, whole=WHOLE)
+    model = fit_service_times(points, whole=WHOLE)
     between = [(size, batch) for size in range(1024, 8846, 64) for batch in range(1, 17)]
     assert max(abs(model.seconds(*cell) / on_threads(*cell) - 1.0) for cell in between) < 0.1
 
@@ -541,6 +545,6 @@ def test_numbers_of_cores_are_left_out_too() -> None:
         for cores in (1, 2, 4, 8)
         for batch in (1, 2, 4, 8, 16)
     ]
-    model = fitted(points, whole=1.0)
+    model = fit_service_times(points, whole=1.0)
     cells = [(cores, batch) for cores in range(1, 9) for batch in range(1, 17)]
     assert max(abs(model.seconds(*cell) / amdahl(WHOLE * cell[0], cell[1]) - 1.0) for cell in cells) < 0.1

@@ -1,4 +1,4 @@
-"""Buffer plans, their validation, and the prices of a function without a buffer."""
+"""Buffer plans, their prices and their validation."""
 
 import itertools
 import math
@@ -7,21 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.vanilla_lambda import unbatched_plan
 from gnomon_core.errors import GnomonError
-from gnomon_core.settings import read_settings
+from gnomon_planner.billing import EC2, FARGATE, LAMBDA, PerCall, Provisioned, ProvisionedPrice
 from gnomon_planner.buffer import Buffer, BufferPlan
+from gnomon_planner.buffer_replay import instance_waits, replay_buffer
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.numerics import CLOSE
-from gnomon_planner.optimizer import Held, Landscape, PerCall
-from gnomon_planner.plans import EC2, HELD, LAMBDA, Choice, HeldPrice, Plan, Size, Space
-from gnomon_planner.service_time import of_runs
+from gnomon_planner.numerics import BRACKET_WIDTH
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Choice, Plan, Size, Space
+from gnomon_planner.service_time import ratios_of_runs
 from gnomon_planner.sweep import Waits
-from gnomon_planner.validation import MOST_ARRIVALS, Goal, Trial, Window, buffered, instance_waits, validated
-from gnomon_planner.vanilla import alone, cherry_picked, deployment, largest, latency_of
+from gnomon_planner.validation import MAX_ARRIVALS, Objective, Trial, Window, validate_plan
 from gnomon_simulator.markov import markov_arrivals
-from tests.refusals import refused
 
 BURSTS = Map.mmpp2((10.0, 120.0), (0.5, 0.5))
 SIZES = tuple(
@@ -74,7 +74,7 @@ def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
     chance = np.random.default_rng(5)
     drawn = np.exp(0.25 * chance.standard_normal(4000))
     usual = Size("1769 MB", 1769, 1.0, tuple(0.02 + 0.012 * batch for batch in range(1, 9)))
-    varying = replace(usual, ratios=of_runs([drawn]))
+    varying = replace(usual, ratios=ratios_of_runs([drawn]))
     space = Space((usual,), tuple(range(1, 9)), tuple(step / 100.0 for step in range(1, 14)))
     times = markov_arrivals(process, 200_000, chance)
     found = {}
@@ -82,7 +82,7 @@ def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
         choice = Landscape(process, replace(space, sizes=(size,)), price, 95.0).cheapest(slo_s)
         assert not choice.failed
         buffer = choice.plan.buffer
-        run = buffered(times, buffer.batch, buffer.timeout_s)
+        run = replay_buffer(times, buffer.batch, buffer.timeout_s)
         drawn_of_batch = np.repeat(chance.choice(drawn, len(run.first)), run.sizes[run.first])
         service_s = np.array(usual.service_s)[run.sizes - 1] * drawn_of_batch
         found[size] = float(np.quantile(run.wait_s + service_s, 0.95)), choice.plan.latency_s
@@ -96,8 +96,8 @@ def test_every_percentile_is_that_of_runs_that_vary(batch: int, deviation: float
     """By a tenth, or three in a hundred 1.6 times as slow: with nine means of ninths P99 was 6 and 5 % short."""
     process, plan, chance = Map.poisson(60.0), BufferPlan(batch, 0.01), np.random.default_rng(6)
     drawn = np.exp(deviation * chance.standard_normal(20_000)) * np.where(chance.random(20_000) < slow, 1.6, 1.0)
-    size = Size("1769 MB", 1769, 1.0, (0.032, 0.044, 0.056, 0.068), of_runs([drawn]))
-    run = buffered(markov_arrivals(process, 400_000, chance), plan.batch, plan.timeout_s)
+    size = Size("1769 MB", 1769, 1.0, (0.032, 0.044, 0.056, 0.068), ratios_of_runs([drawn]))
+    run = replay_buffer(markov_arrivals(process, 400_000, chance), plan.batch, plan.timeout_s)
     ratios = np.repeat(chance.choice(drawn / np.median(drawn), len(run.first)), run.sizes[run.first])
     seconds = run.wait_s + np.array(size.service_s)[run.sizes - 1] * ratios
     latency = Plan(size, plan, math.nan, math.nan).latency(process)
@@ -107,10 +107,10 @@ def test_every_percentile_is_that_of_runs_that_vary(batch: int, deviation: float
 
 def test_the_slowest_runs_are_paid_for_too() -> None:
     """95 ms fit into a step of 100 ms, and five of 100 runs take 102.6 ms: 1.05 steps. Nine means of ninths said 1."""
-    size = Size("2816 MB", 2816.0, 2816 / 1769, (0.095,), of_runs([[0.095] * 95 + [0.1026] * 5]))
+    size = Size("2816 MB", 2816.0, 2816 / 1769, (0.095,), ratios_of_runs([[0.095] * 95 + [0.1026] * 5]))
     cost = Landscape(Map.poisson(10.0), Space((size,), (1,), (0.0,)), PerCall(LAMBDA["paper"]), 95.0).usd_per_request
     assert cost.item() == pytest.approx(2816 / 1024 * 0.105 * 1.66667e-5 + 2e-7)
-    assert alone(size, LAMBDA["paper"], 95.0).usd_per_request == pytest.approx(cost.item())
+    assert unbatched_plan(size, LAMBDA["paper"], 95.0).usd_per_request == pytest.approx(cost.item())
 
 
 def test_the_quickest_plan_within_a_budget_keeps_it() -> None:
@@ -118,7 +118,7 @@ def test_the_quickest_plan_within_a_budget_keeps_it() -> None:
     price, budget_usd = LAMBDA["paper"], 4.9e-6
     runs = np.array([1.0] * 95 + [1.08] * 5)
     sizes = tuple(
-        Size(f"{memory_mb} MB", memory_mb, memory_mb / 1769, (seconds,), of_runs([seconds * runs]))
+        Size(f"{memory_mb} MB", memory_mb, memory_mb / 1769, (seconds,), ratios_of_runs([seconds * runs]))
         for memory_mb, seconds in ((1280, 0.18), (2816, 0.095))
     )
     plan = Landscape(Map.poisson(10.0), Space(sizes, (1,), (0.0,)), PerCall(price), 95.0).quickest(budget_usd).plan
@@ -136,7 +136,7 @@ def test_varying_service_times_cost_their_mean() -> None:
     waits = Waits(Map.poisson(10.0), (1,), (0.1,))[1]
     cost, _ = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [size], np.array([[0.1]]), waits)
     assert cost[0, 0] == pytest.approx(LAMBDA["x86"].per_call(1024, np.array([0.05, 0.2])).mean())
-    plan = Landscape(Map.poisson(20.0), Space((size,), (1,), (0.0,)), Held(HELD), 60.0).cheapest(1.0).plan
+    plan = Landscape(Map.poisson(20.0), Space((size,), (1,), (0.0,)), Provisioned(FARGATE), 60.0).cheapest(1.0).plan
     # 125 ms in the mean: Poisson(2.5) is at most 8 with 99.89 %, at most 9 with 99.97 %. Half of the batches take 50 ms.
     assert plan.instances == 9
     assert plan.latency_s == pytest.approx(0.2)
@@ -151,7 +151,7 @@ def test_all_requests_are_within_the_longest_that_one_can_take() -> None:
         if math.isfinite(plan.latency_s):
             alone = plan.buffer.batch == 1
             longest_s = plan.size.service_s[plan.buffer.batch - 1] + (0.0 if alone else plan.buffer.timeout_s)
-            assert 0.9 * longest_s <= plan.latency_s <= longest_s * (1.0 + CLOSE)
+            assert 0.9 * longest_s <= plan.latency_s <= longest_s * (1.0 + BRACKET_WIDTH)
     slowest_s = SIZES[0].service_s[-1] + 0.2
     assert last.cheapest(slowest_s).plan.usd_per_request == last.usd_per_request.min()
 
@@ -166,7 +166,7 @@ def test_a_size_that_cannot_be_priced_is_refused_by_its_name(memory_mb: float, c
 def test_a_price_is_a_number_from_0(price: float) -> None:
     for core, memory in ((price, 0.0), (0.0, price)):
         with pytest.raises(GnomonError, match="price of cores or memory"):
-            HeldPrice("", core, memory, "")
+            ProvisionedPrice("", core, memory, "")
 
 
 def test_nothing_cheaper_meets_the_slo(landscape: Landscape) -> None:
@@ -198,7 +198,7 @@ def test_an_slo_that_is_met_exactly_is_met(slo_s: float, timeout_s: float) -> No
 
 def test_plans_that_need_too_many_instances_lose_and_do_not_end_the_search() -> None:
     size = Size("1 core", 0, 1.0, (0.6, 0.7, 0.8, 0.9))
-    landscape = Landscape(Map.poisson(20_000.0), Space((size,), (1, 2, 4), (0.0, 0.1)), Held(HELD), 95.0)
+    landscape = Landscape(Map.poisson(20_000.0), Space((size,), (1, 2, 4), (0.0, 0.1)), Provisioned(FARGATE), 95.0)
     choice = landscape.cheapest(0.1)
     assert "No plan has its P95 within 100 ms" in choice.failed
     assert choice.plan.buffer.batch > 1
@@ -207,7 +207,7 @@ def test_plans_that_need_too_many_instances_lose_and_do_not_end_the_search() -> 
 
 def test_where_every_plan_needs_too_many_instances_that_is_said() -> None:
     size = Size("1 core", 0, 1.0, (0.6,))
-    landscape = Landscape(Map.poisson(1e6), Space((size,), (1,), (0.0,)), Held(HELD), 95.0)
+    landscape = Landscape(Map.poisson(1e6), Space((size,), (1,), (0.0,)), Provisioned(FARGATE), 95.0)
     with pytest.raises(GnomonError) as refused:
         landscape.cheapest(1.0)
     assert refused.value.code == "too_many_instances"
@@ -220,7 +220,7 @@ def test_a_plan_takes_no_more_instances_than_there_may_be() -> None:
     space = Space((size,), (1, 2, 3, 4), tuple(step / 100.0 for step in range(1, 13)))
 
     def chosen(most: float, slo_s: float) -> Choice:
-        return Landscape(Map.poisson(60.0), space, Held(HELD), 95.0, most).cheapest(slo_s)
+        return Landscape(Map.poisson(60.0), space, Provisioned(FARGATE), 95.0, most).cheapest(slo_s)
 
     assert chosen(math.inf, 0.1).plan.instances == 5
     four = chosen(4, 0.1)
@@ -233,7 +233,7 @@ def test_a_plan_takes_no_more_instances_than_there_may_be() -> None:
 
 
 def test_no_plan_of_the_front_is_beaten(landscape: Landscape) -> None:
-    front = landscape.front()
+    front = landscape.pareto_front()
     assert len(front) > 3
     for one, other in itertools.pairwise(front):
         assert one.latency_s <= other.latency_s
@@ -276,10 +276,9 @@ def test_a_request_pays_its_share_of_its_batch() -> None:
     assert cost[0, 0] == pytest.approx((alone * one + (1.0 - alone) * two) / (2.0 - alone))
 
 
-def test_a_machine_costs_its_hours() -> None:
+def test_a_whole_machine_costs_its_hourly_price() -> None:
     machine = EC2["c5.4xlarge"]
-    assert machine.cost(10.0) == pytest.approx(6.8)
-    assert machine.held().per_second(16, 1.0) * 3600 == pytest.approx(machine.usd_per_hour)
+    assert machine.provisioned().per_second(16, 1.0) * 3600 == pytest.approx(machine.usd_per_hour)
 
 
 def test_the_fleet_of_single_requests_is_the_quantile_of_a_poisson_number() -> None:
@@ -294,7 +293,7 @@ def test_the_fleet_is_what_a_run_needs(process: Map, batch: int, timeout_s: floa
     service_s = 0.4
     fleet = fleet_for(Buffer(process, BufferPlan(batch, timeout_s)), service_s)
     times = markov_arrivals(process, 400_000, np.random.default_rng(3))
-    run = buffered(times, batch, timeout_s)
+    run = replay_buffer(times, batch, timeout_s)
     sent = np.sort(times[run.first] + run.wait_s[run.first])
     moments = np.random.default_rng(4).uniform(sent[0] + service_s, sent[-1], 400_000)
     busy = np.searchsorted(sent, moments, side="right") - np.searchsorted(sent, moments - service_s, side="right")
@@ -311,12 +310,12 @@ def test_held_instances_wait_and_pay_for_their_number() -> None:
     sizes = tuple(
         Size(f"{cores} cores", 1024.0, cores, tuple((0.05 + 0.05 * batch) / cores for batch in range(1, 7))) for cores in (1, 2)
     )
-    landscape = Landscape(BURSTS, Space(sizes, (1, 2, 4, 6), (0.01, 0.05, 0.1)), Held(HELD), 95.0)
+    landscape = Landscape(BURSTS, Space(sizes, (1, 2, 4, 6), (0.01, 0.05, 0.1)), Provisioned(FARGATE), 95.0)
     choice = landscape.cheapest(0.5)
     plan = choice.plan
     assert not choice.failed
     assert plan.instances is not None
-    assert plan.usd_per_request == pytest.approx(plan.instances * HELD.per_second(plan.size.cores, 1024.0) / BURSTS.rate_rps)
+    assert plan.usd_per_request == pytest.approx(plan.instances * FARGATE.per_second(plan.size.cores, 1024.0) / BURSTS.rate_rps)
     assert plan.latency(BURSTS).percentile(95.0) == plan.latency_s <= 0.5
     every = [landscape.exactly(landscape.estimate(place)) for place in itertools.product(range(2), range(4), range(3))]
     assert plan.usd_per_request == min(one.usd_per_request for one in every if one.latency_s <= 0.5)
@@ -325,7 +324,7 @@ def test_held_instances_wait_and_pay_for_their_number() -> None:
 SIZE = Size("1 core", 512, 1, tuple(0.04 + 0.005 * batch for batch in range(1, 17)))
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 TIMEOUTS_S = tuple(round(0.3 * (step / 12) ** 2, 4) for step in range(1, 13))
-GOAL = Goal(0.3, 95.0, BATCHES, TIMEOUTS_S)
+OBJECTIVE = Objective(0.3, 95.0, BATCHES, TIMEOUTS_S)
 
 
 def bursty(seed: int) -> list[float]:
@@ -339,26 +338,28 @@ def bursty(seed: int) -> list[float]:
 def test_plan_that_misses_on_its_own_window_is_replaced_by_one_that_holds(seed: int) -> None:
     window = Window(bursty(seed), 1.0)
     planned = Trial(BufferPlan(10, 0.0333), 3)
-    assert window.replayed(planned, SIZE, 0.3).late > 0.1
-    found = validated(window, planned, SIZE, GOAL)
-    assert found.late <= 0.04, "a fifth of the 5 % that may be late is kept as a margin"
+    assert window.replay(planned, SIZE, 0.3).late_share > 0.1
+    found = validate_plan(window, planned, SIZE, OBJECTIVE)
+    assert found.late_share <= 0.04, "a fifth of the 5 % that may be late is kept as a margin"
     assert found.instances is not None
     assert found.instances <= 6
-    assert window.replayed(found, SIZE, 0.3).late == found.late
+    assert window.replay(found, SIZE, 0.3).late_share == found.late_share
 
 
 def test_a_plan_that_holds_is_left_alone() -> None:
     counts = np.random.default_rng(1).poisson(50.0, 600).astype(float).tolist()
     planned = Trial(BufferPlan(5, 0.0521), 2)
-    found = validated(Window(counts, 1.0), planned, SIZE, GOAL)
+    found = validate_plan(Window(counts, 1.0), planned, SIZE, OBJECTIVE)
     assert (found.buffer, found.instances) == (planned.buffer, planned.instances)
-    assert found.late < 0.01
+    assert found.late_share < 0.01
 
 
 def test_no_more_instances_are_taken_than_there_may_be() -> None:
-    found = validated(Window(bursty(0), 1.0), Trial(BufferPlan(4, 0.0333), 1), SIZE, Goal(0.3, 95.0, BATCHES, TIMEOUTS_S, most=2))
+    found = validate_plan(
+        Window(bursty(0), 1.0), Trial(BufferPlan(4, 0.0333), 1), SIZE, Objective(0.3, 95.0, BATCHES, TIMEOUTS_S, max_instances=2)
+    )
     assert found.instances == 2
-    assert found.late > 0.04, "the nearest that can be had"
+    assert found.late_share > 0.04, "the nearest that can be had"
 
 
 def test_where_calls_are_paid_a_shorter_wait_is_found_without_instances() -> None:
@@ -367,11 +368,11 @@ def test_where_calls_are_paid_a_shorter_wait_is_found_without_instances() -> Non
     timeouts_s = tuple(0.3 * step / 48 for step in range(1, 49))
     planned = Trial(BufferPlan(12, 0.2), None)
     window = Window(counts, 1.0)
-    before = window.replayed(planned, size, 0.3, LAMBDA["x86"])
-    assert before.late > 0.05
-    found = validated(window, planned, size, Goal(0.3, 95.0, BATCHES, timeouts_s), LAMBDA["x86"])
+    before = window.replay(planned, size, 0.3, LAMBDA["x86"])
+    assert before.late_share > 0.05
+    found = validate_plan(window, planned, size, Objective(0.3, 95.0, BATCHES, timeouts_s), LAMBDA["x86"])
     assert found.instances is None
-    assert found.late <= 0.04
+    assert found.late_share <= 0.04
     assert found.usd_per_request < 1.2 * before.usd_per_request
 
 
@@ -392,7 +393,7 @@ def test_fractions_of_arrivals_add_up() -> None:
 def test_of_a_long_window_an_even_share_is_replayed() -> None:
     counts = [100.0] * 1800 + [10.0] * 1800
     times = Window(counts, 1.0).times_s
-    assert len(times) == pytest.approx(MOST_ARRIVALS, rel=0.05)
+    assert len(times) == pytest.approx(MAX_ARRIVALS, rel=0.05)
 
 
 def test_queues_share_the_arrivals_and_the_instances() -> None:
@@ -400,104 +401,14 @@ def test_queues_share_the_arrivals_and_the_instances() -> None:
     first, second = window.queues
     assert len(first) == pytest.approx(len(second), rel=0.05)
     assert len(first) + len(second) == len(window.times_s)
-    found = validated(window, Trial(BufferPlan(8, 0.0333), 2), SIZE, Goal(0.3, 95.0, BATCHES, TIMEOUTS_S, queues=2))
+    found = validate_plan(window, Trial(BufferPlan(8, 0.0333), 2), SIZE, Objective(0.3, 95.0, BATCHES, TIMEOUTS_S, queues=2))
     assert found.instances is not None
     assert found.instances % 2 == 0
-    assert found.late <= 0.04
+    assert found.late_share <= 0.04
 
 
 def test_a_single_queue_and_batches_of_one_are_a_queue_with_so_many_servers() -> None:
     window = Window([40.0] * 60, 1.0)
-    late = window.replayed(Trial(BufferPlan(1, 0.0), 2), SIZE, 0.1).late
+    late = window.replay(Trial(BufferPlan(1, 0.0), 2), SIZE, 0.1).late_share
     waits = instance_waits(window.times_s, np.full(len(window.times_s), SIZE.service_s[0]), ((-np.inf, 2),))
     assert late == pytest.approx(float(np.mean(waits + SIZE.service_s[0] > 0.1)))
-
-
-PRICE = LAMBDA["x86"]
-BURSTY = Map.mmpp2((10.0, 100.0), (5.0, 5.0))
-
-
-def size(memory_mb: int, seconds: float) -> Size:
-    return Size(f"{memory_mb} MB", memory_mb, memory_mb / 1769, (seconds, 2 * seconds))
-
-
-UNBUFFERED_SIZES = (size(512, 0.400), size(1024, 0.190), size(2048, 0.100), size(3008, 0.090))
-
-
-def test_a_request_takes_what_a_batch_of_one_takes_and_pays_for_its_call() -> None:
-    plan = alone(UNBUFFERED_SIZES[2], PRICE, 95.0)
-    assert plan.latency_s == pytest.approx(0.1)
-    assert plan.usd_per_request == pytest.approx(2 * 0.1 * 1.66667e-5 + 2e-7)
-    assert (plan.buffer.batch, plan.buffer.timeout_s) == (1, 0.0)
-
-
-def test_the_docstrings_figures() -> None:
-    one, two = (alone(size(memory_mb, seconds), PRICE, 95.0) for memory_mb, seconds in ((1769, 0.109), (3538, 0.055)))
-    assert round(one.usd_per_request * 1e6, 2) == 3.34
-    assert round(two.usd_per_request * 1e6, 2) == 3.37
-
-
-def test_the_largest_is_the_largest_memory_wherever_it_stands() -> None:
-    assert largest(UNBUFFERED_SIZES[::-1], PRICE, 95.0).size.memory_mb == 3008
-    assert largest(UNBUFFERED_SIZES, PRICE, 95.0).size.memory_mb == 3008
-
-
-def test_the_cherry_picked_is_the_cheapest_that_is_in_time() -> None:
-    # Per million: 512 MB $3.53, 1024 MB $3.37, 2048 MB $3.53, 3008 MB $4.61.
-    assert cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 1.0).plan.size.memory_mb == 1024
-    assert cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.15).plan.size.memory_mb == 2048
-    assert not cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.15).failed
-
-
-def test_of_equal_prices_the_quicker_is_picked() -> None:
-    # 100 ms at 2048 MB and 200 ms at 1024 MB are the same GB-seconds.
-    assert cherry_picked((size(1024, 0.2), size(2048, 0.1)), PRICE, 95.0, 1.0).plan.size.memory_mb == 2048
-
-
-def test_where_none_is_in_time_the_quickest_is_and_it_says_so() -> None:
-    choice = cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.05)
-    assert choice.plan.size.memory_mb == 3008
-    assert choice.failed == "No memory has its P95 within 50 ms; the least is 90.0 ms."
-
-
-@pytest.mark.parametrize("slo_s", [0.09, 0.12, 0.3, 0.5])
-def test_vanilla_plan_equals_the_optimizer_s_with_batch_one(slo_s: float) -> None:
-    found = Landscape(BURSTY, Space(UNBUFFERED_SIZES, (1,), (0.0,)), PerCall(PRICE), 95.0).cheapest(slo_s).plan
-    picked = cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, slo_s).plan
-    assert picked.size == found.size
-    assert picked.latency_s == pytest.approx(found.latency_s)
-    assert picked.usd_per_request == pytest.approx(found.usd_per_request)
-
-
-def test_service_times_that_vary_make_a_distribution_and_a_mean_price() -> None:
-    ratios = tuple(0.905 + number / 100.0 for number in range(20))
-    varying = [replace(size, ratios=ratios) for size in UNBUFFERED_SIZES]
-    plan = alone(varying[2], PRICE, 95.0)
-    assert plan.latency_s == pytest.approx(0.1 * 1.085)
-    assert latency_of(varying[2]).percentile(50.0) == pytest.approx(0.1 * 0.995)
-    # Each is billed by whole milliseconds: on average half a one more.
-    assert plan.usd_per_request == pytest.approx(2 * 0.1005 * 1.66667e-5 + 2e-7)
-    assert cherry_picked(varying, PRICE, 95.0, 0.105).plan.size.memory_mb == 3008
-
-
-def test_nothing_to_choose_from_is_refused() -> None:
-    with refused(400, "bad_space", match="no size"):
-        largest((), PRICE, 95.0)
-
-
-def test_vanilla_plan_has_the_slots_that_arrivals_need() -> None:
-    plan: Plan = cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.15).plan
-    found = deployment(plan, Map.poisson(50.0), 0.15, 95.0)
-    settings = read_settings(found.labels, found.annotations)
-    assert (settings.memory_mb, settings.max_batch, settings.scheduler, settings.autoscaler) == (2048, 1, "immediate", "fixed")
-    assert (settings.slo_s, settings.slo_percentile) == (0.15, 95.0)
-    # 50 a second for 0.1 s: Poisson of mean 5, whose 99.9 % quantile is 13.
-    assert (settings.scale.min, settings.scale.max) == (13, 13)
-
-
-def test_slots_are_for_what_a_request_takes_in_the_mean() -> None:
-    """A median of 100 ms, and a third of the requests take four times that: 200 ms in the mean, and 10 at once."""
-    varying = Plan(replace(UNBUFFERED_SIZES[2], ratios=(1.0, 1.0, 4.0)), BufferPlan(1, 0.0), 0.4, 0.0)
-    even = Plan(size(2048, 0.2), BufferPlan(1, 0.0), 0.2, 0.0)
-    found, expected = (deployment(one, Map.poisson(50.0), 1.0, 95.0).labels for one in (varying, even))
-    assert found == expected

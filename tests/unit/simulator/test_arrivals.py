@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
-from gnomon_planner.samples import of_times
+from gnomon_planner.samples import sample_of_times
 from gnomon_simulator.arrivals import constant, from_trace, poisson, read_demand, recorded, selected, stretch
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals
@@ -93,7 +93,7 @@ PROCESSES = [
 def test_samples_have_the_statistics_of_the_process(process: Map) -> None:
     times = markov_arrivals(process, 200_000, np.random.default_rng(3))
     assert len(times) == 200_000
-    sample = of_times(times)
+    sample = sample_of_times(times)
     assert sample.rate_rps == pytest.approx(process.rate_rps, rel=0.02)
     assert sample.gaps.scv.value == pytest.approx(process.scv, rel=0.04)
     assert sample.gaps.skewness.value == pytest.approx(process.skewness, rel=0.08)

@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
-from gnomon_planner.validation import Bounds, buffered, busy_quantile, instance_waits, rebuffered
+from gnomon_planner.buffer_replay import BufferChange, concurrency_quantile, instance_waits, replay_buffer, replay_changing_buffer
 from gnomon_simulator.arrivals import from_trace, poisson
 from gnomon_simulator.events import stream
 from gnomon_simulator.profiles import Profile
@@ -84,18 +84,18 @@ def by_hand(times: list[float], batch: int, timeout_s: float) -> tuple[list[floa
 
 
 def test_a_full_batch_is_sent_by_its_last_request_and_another_by_its_timer() -> None:
-    found = buffered([0.0, 0.01, 0.5], batch=2, timeout_s=0.1)
+    found = replay_buffer([0.0, 0.01, 0.5], batch=2, timeout_s=0.1)
     assert found.latency_s([0.02, 0.03]) == pytest.approx([0.04, 0.03, 0.12])
     assert found.sizes.tolist() == [2, 2, 1]
     assert found.first.tolist() == [0, 2]
 
 
 def test_a_batch_of_one_waits_for_nothing() -> None:
-    assert buffered([0.0, 0.1, 0.1], batch=1, timeout_s=5.0).wait_s.tolist() == [0.0, 0.0, 0.0]
+    assert replay_buffer([0.0, 0.1, 0.1], batch=1, timeout_s=5.0).wait_s.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_without_a_timeout_only_what_comes_together_goes_together() -> None:
-    found = buffered([0.0, 0.0, 0.1], batch=8, timeout_s=0.0)
+    found = replay_buffer([0.0, 0.0, 0.1], batch=8, timeout_s=0.0)
     assert found.sizes.tolist() == [2, 2, 1]
     assert found.wait_s.tolist() == [0.0, 0.0, 0.0]
 
@@ -103,20 +103,20 @@ def test_without_a_timeout_only_what_comes_together_goes_together() -> None:
 @pytest.mark.parametrize(("batch", "timeout_s"), [(1, 0.1), (2, 0.001), (5, 0.05), (8, 0.02), (32, 2.0)])
 def test_buffer_agrees_with_a_plain_loop(batch: int, timeout_s: float) -> None:
     times = np.cumsum(np.random.default_rng(7).exponential(0.01, 3000)).tolist()
-    found = buffered(times, batch, timeout_s)
+    found = replay_buffer(times, batch, timeout_s)
     waits, sizes = by_hand(times, batch, timeout_s)
     assert found.wait_s == pytest.approx(waits)
     assert found.sizes.tolist() == sizes
 
 
 def test_no_request_is_a_trace_too() -> None:
-    assert len(buffered([], 4, 0.1).wait_s) == 0
+    assert len(replay_buffer([], 4, 0.1).wait_s) == 0
 
 
 @pytest.mark.parametrize(("times", "batch", "timeout_s"), [([1.0, 0.0], 2, 0.1), ([0.0], 0, 0.1), ([0.0], 2, -1.0)])
 def test_invalid_buffer_is_refused(times: list[float], batch: int, timeout_s: float) -> None:
     with pytest.raises(GnomonError, match="cannot do that"):
-        buffered(times, batch, timeout_s)
+        replay_buffer(times, batch, timeout_s)
 
 
 SLO_S = 0.3
@@ -189,7 +189,7 @@ def test_bursts_are_met_at_half_of_what_kpa_holds(policy: str) -> None:
 ALWAYS = -math.inf
 
 
-def by_hand_as_bounds_change(times: list[float], bounds: list[Bounds]) -> tuple[list[float], list[int]]:
+def by_hand_as_bounds_change(times: list[float], bounds: list[BufferChange]) -> tuple[list[float], list[int]]:
     """What is sent when and in which number, event by event: arrivals, changes, and the timer of whoever waits longest."""
     sent: list[float] = []
     sizes: list[int] = []
@@ -220,11 +220,11 @@ def by_hand_as_bounds_change(times: list[float], bounds: list[Bounds]) -> tuple[
 
 def test_a_batch_that_is_open_goes_by_the_new_bounds() -> None:
     times = [0.0, 0.1, 0.2]
-    longer = rebuffered(times, [Bounds(ALWAYS, 8, 0.5), Bounds(0.3, 8, 1.0)])
+    longer = replay_changing_buffer(times, [BufferChange(ALWAYS, 8, 0.5), BufferChange(0.3, 8, 1.0)])
     assert longer.wait_s == pytest.approx([1.0, 0.9, 0.8])
-    shorter = rebuffered(times, [Bounds(ALWAYS, 8, 0.5), Bounds(0.3, 8, 0.2)])
+    shorter = replay_changing_buffer(times, [BufferChange(ALWAYS, 8, 0.5), BufferChange(0.3, 8, 0.2)])
     assert shorter.wait_s == pytest.approx([0.3, 0.2, 0.1]), "its time was up: it is sent at once"
-    smaller = rebuffered(times, [Bounds(ALWAYS, 8, 0.5), Bounds(0.3, 2, 0.5)])
+    smaller = replay_changing_buffer(times, [BufferChange(ALWAYS, 8, 0.5), BufferChange(0.3, 2, 0.5)])
     assert smaller.wait_s == pytest.approx([0.3, 0.2, 0.5]), "two are full at once, the third waits for its own time"
     assert smaller.sizes.tolist() == [2, 2, 1]
 
@@ -235,8 +235,8 @@ def test_buffer_with_changing_bounds_agrees_with_a_plain_loop(seed: int) -> None
     times = np.cumsum(chance.exponential(0.01, 2000)).tolist()
     moments = np.sort(chance.uniform(0.0, times[-1], 60)).tolist()
     sizes, waits = chance.integers(1, 9, 61).tolist(), chance.uniform(0.0, 0.08, 61).tolist()
-    bounds = [Bounds(since, size, wait) for since, size, wait in zip([ALWAYS, *moments], sizes, waits, strict=True)]
-    found = rebuffered(times, bounds)
+    bounds = [BufferChange(since, size, wait) for since, size, wait in zip([ALWAYS, *moments], sizes, waits, strict=True)]
+    found = replay_changing_buffer(times, bounds)
     sent, expected = by_hand_as_bounds_change(times, bounds)
     assert found.wait_s + np.array(times) == pytest.approx(np.array(sent))
     assert found.sizes.tolist() == expected
@@ -244,23 +244,25 @@ def test_buffer_with_changing_bounds_agrees_with_a_plain_loop(seed: int) -> None
 
 def test_the_same_bounds_again_change_nothing() -> None:
     times = np.cumsum(np.random.default_rng(3).exponential(0.01, 3000))
-    once = buffered(times, 5, 0.05)
-    again = rebuffered(times, [Bounds(since, 5, 0.05) for since in (ALWAYS, 3.0, 3.0, 9.5)])
+    once = replay_buffer(times, 5, 0.05)
+    again = replay_changing_buffer(times, [BufferChange(since, 5, 0.05) for since in (ALWAYS, 3.0, 3.0, 9.5)])
     assert np.array_equal(once.wait_s, again.wait_s)
     assert np.array_equal(once.first, again.first)
 
 
-@pytest.mark.parametrize("bounds", [[], [Bounds(1.0, 2, 0.1), Bounds(0.5, 2, 0.1)], [Bounds(0.0, 2, 0.1), Bounds(1.0, 0, 0.1)]])
-def test_bounds_that_are_none_are_refused(bounds: list[Bounds]) -> None:
+@pytest.mark.parametrize(
+    "bounds", [[], [BufferChange(1.0, 2, 0.1), BufferChange(0.5, 2, 0.1)], [BufferChange(0.0, 2, 0.1), BufferChange(1.0, 0, 0.1)]]
+)
+def test_bounds_that_are_none_are_refused(bounds: list[BufferChange]) -> None:
     with pytest.raises(GnomonError, match="cannot do that"):
-        rebuffered([0.0], bounds)
+        replay_changing_buffer([0.0], bounds)
 
 
 def test_how_many_batches_are_in_service_at_once() -> None:
     sent, takes = np.array([0.0, 0.1, 0.2]), np.full(3, 0.25)
-    assert busy_quantile(sent, takes, (0.0, 1.0)) == 3, "three for 0.05 s"
-    assert busy_quantile(sent, takes, (0.0, 1.0), share=0.95) == 2
-    assert busy_quantile(sent, takes, (0.5, 1.0)) == 1, "at least one"
+    assert concurrency_quantile(sent, takes, (0.0, 1.0)) == 3, "three for 0.05 s"
+    assert concurrency_quantile(sent, takes, (0.0, 1.0), share=0.95) == 2
+    assert concurrency_quantile(sent, takes, (0.5, 1.0)) == 1, "at least one"
 
 
 def test_a_batch_waits_for_the_first_instance_that_is_free() -> None:

@@ -30,16 +30,17 @@ import numpy as np
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.units import MEGABYTE
+from gnomon_planner.billing import FARGATE, LAMBDA, Billing, PerCall, Provisioned
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
+from gnomon_planner.changes import Change, ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import fit
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Billing, Held, Landscape, PerCall
-from gnomon_planner.plans import HELD, LAMBDA, Choice, Plan, Size, Space
-from gnomon_planner.samples import of_counts
-from gnomon_planner.service_time import of_deviation
-from gnomon_planner.validation import Goal, Trial, Window, validated
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Choice, Plan, Size, Space
+from gnomon_planner.samples import sample_of_counts
+from gnomon_planner.service_time import ratios_of_deviation
+from gnomon_planner.validation import Objective, Trial, Window, validate_plan
 
 TIMEOUTS = 12
 CALLED_TIMEOUTS = 48
@@ -60,17 +61,18 @@ RULE = ChangeRule()
 LOADED = (np.fft, np.ma)
 """numpy imports these when they are first used, which would be within the second of a process's first plan."""
 
-__all__ = ["RULE", "Change", "ChangeRule", "Evidence", "Planned", "Reference", "Task", "plan_for", "watch"]
+__all__ = ["RULE", "Change", "ChangeRule", "CusumState", "Planned", "Reference", "Task", "plan_for", "watch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """The objective and the constraints of a plan: P`percent` within `slo_s`.
 
-    Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
-    there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held. `others` are service
-    times for other sizes that instances may have instead, MB with `memory_mb` and otherwise cores, `all_cores` what they may
-    have together. Batches are `spread` of their time away from it, in the mean. Each request comes to one of `queues`, at random.
+    Instances of `cores` take `service_s` for batches of 1, 2, …; `max_timeout_s` bounds the timeout; there may be at most
+    `max_instances`. With `memory_mb` calls are billed as on Lambda, otherwise instances are provisioned. `other_sizes` are
+    the mean service times (seconds) of other sizes that instances may have, by memory in MB with `memory_mb`, by cores without;
+    `cluster_cores` bounds the cores of all instances. `deviation` is the mean relative deviation of a service time from its mean.
+    Requests are distributed at random among `queues`.
     """
 
     slo_s: float
@@ -78,39 +80,39 @@ class Task:
     service_s: tuple[float, ...]
     cores: int
     memory_bytes: int
-    longest_s: float
-    most: int
+    max_timeout_s: float
+    max_instances: int
     memory_mb: int | None = None
-    others: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    all_cores: float = math.inf
-    spread: float = 0.0
+    other_sizes: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    cluster_cores: float = math.inf
+    deviation: float = 0.0
     queues: int = 1
 
     @property
-    def most_each(self) -> int:
+    def max_per_queue(self) -> int:
         """The most instances for one queue: its share, rounded down, and at least one."""
-        return max(1, self.most // self.queues)
+        return max(1, self.max_instances // self.queues)
 
     @property
     def sizes(self) -> tuple[Size, ...]:
         """The sizes that an instance may have, the present size first."""
-        ratios = of_deviation(self.spread)
+        ratios = ratios_of_deviation(self.deviation)
         # What is learned are means; a size's ratios are to its median.
         mean_ratio = sum(ratios) / len(ratios)
         own = self.cores if self.memory_mb is None else self.memory_mb
-        means = {own: self.service_s} | dict(self.others) | {own: self.service_s}
-        rows = {one: tuple(mean_s / mean_ratio for mean_s in row) for one, row in means.items()}
+        means = {own: self.service_s} | dict(self.other_sizes) | {own: self.service_s}
+        rows = {size: tuple(mean_s / mean_ratio for mean_s in row) for size, row in means.items()}
         if self.memory_mb is not None:
-            return tuple(Size(f"{one} MB", one, one / MB_PER_CORE, row, ratios) for one, row in rows.items())
+            return tuple(Size(f"{mb} MB", mb, mb / MB_PER_CORE, row, ratios) for mb, row in rows.items())
         return tuple(Size(_named(cores), self.memory_bytes / MEGABYTE, cores, row, ratios) for cores, row in rows.items())
 
     @property
     def timeouts_s(self) -> tuple[float, ...]:
         """T, from short to long."""
-        held = self.memory_mb is None
-        count = TIMEOUTS if held else CALLED_TIMEOUTS
-        shares = [(step / count) ** (2 if held else 1) for step in range(1, count + 1)]
-        return tuple(sorted({round(self.longest_s * share, 4) for share in shares}))
+        provisioned = self.memory_mb is None
+        count = TIMEOUTS if provisioned else CALLED_TIMEOUTS
+        shares = [(step / count) ** (2 if provisioned else 1) for step in range(1, count + 1)]
+        return tuple(sorted({round(self.max_timeout_s * share, 4) for share in shares}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,65 +124,69 @@ class Planned:
     instances: int
     rate_rps: float
     dispersion: float
-    said: str
+    reason: str
     size: int
     active_rps: float
     short_dispersion: float
 
 
 def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
-    """The cheapest plan that meets the SLO, or the nearest to it, as `said` tells.
+    """The cheapest plan that meets the SLO, or the nearest to it, as `reason` tells.
 
     Its instances are those of one queue times `queues`, each queue's for 999 of 1000 moments: peaks need not meet, so that all
     together are seldom busy. Rate and dispersion are those of all arrivals.
 
     Raises:
-        GnomonError: 400 where there is no plan: nothing arrives, or so many that not even full batches fit `most` instances
-            that are held.
+        GnomonError: 400 where there is no plan: nothing arrives, or so many that not even full batches fit
+            `max_instances` provisioned instances.
 
     """
-    fitted = fit(of_counts(counts, bin_s))
+    fitted = fit(sample_of_counts(counts, bin_s))
     # Requests are distributed at random, so that each queue's arrivals are a thinned process.
     one_queue = fitted.process.thinned(1.0 / task.queues)
     choice, lost = _planned(one_queue, task)
     chosen, reference = choice.plan, Reference.of(fitted.process, RULE, counts, bin_s)
-    instances = (chosen.instances or _slots(one_queue, chosen, task.most_each)) * task.queues
-    buffer, instances, replayed = _replayed(counts, bin_s, choice, instances, task)
-    bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
-    text = f"{_plan_text(choice, task.percent)}{replayed}{bound}{lost}"
+    instances = (chosen.instances or _slots(one_queue, chosen, task.max_per_queue)) * task.queues
+    buffer, instances, validation = _validated(counts, bin_s, choice, instances, task)
+    bound = (
+        f"; with more than the {task.max_instances} slots that there may be"
+        if instances > task.max_instances and not chosen.instances
+        else ""
+    )
+    text = f"{_plan_text(choice, task.percent)}{validation}{bound}{lost}"
     each = f"; {one_queue.rate_rps:.2f} rps in each of {task.queues} queues" if task.queues > 1 else ""
-    said = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {text}"
+    reason = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {text}"
     size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
     return Planned(
-        buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size, *reference.active
+        buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, reason, size, *reference.active
     )
 
 
-def _replayed(counts: Sequence[float], bin_s: float, choice: Choice, instances: int, task: Task) -> tuple[BufferPlan, int, str]:
-    """The buffer and the instances that hold on the very arrivals they were planned from, and what is said if they are others.
+def _validated(counts: Sequence[float], bin_s: float, choice: Choice, instances: int, task: Task) -> tuple[BufferPlan, int, str]:
+    """The buffer and the instances after validation on the window that they were planned from, and a text if they changed.
 
-    Where nothing meets the SLO, the plan is the nearest already.
+    A plan that misses the SLO is not validated: it is the nearest already.
     """
     plan = choice.plan
-    held = plan.instances is not None
+    provisioned = plan.instances is not None
     if choice.failed:
         return plan.buffer, instances, ""
-    most = task.most_each * task.queues if held else None
+    max_instances = task.max_per_queue * task.queues if provisioned else None
     batches = [batch for batch in BATCHES if batch <= len(plan.size.service_s)]
-    goal = Goal(task.slo_s, task.percent, batches, task.timeouts_s, task.queues, most)
-    first = Trial(plan.buffer, instances if held else None)
-    found = validated(Window(counts, bin_s, task.queues), first, plan.size, goal, None if held else LAMBDA["x86"])
+    objective = Objective(task.slo_s, task.percent, batches, task.timeouts_s, task.queues, max_instances)
+    first = Trial(plan.buffer, instances if provisioned else None)
+    found = validate_plan(Window(counts, bin_s, task.queues), first, plan.size, objective, None if provisioned else LAMBDA["x86"])
     if (found.buffer, found.instances) == (first.buffer, first.instances):
         return plan.buffer, instances, ""
-    taken = f"{found.instances} instances, " if held else ""
+    taken = f"{found.instances} instances, " if provisioned else ""
     bounds = f"B = {found.buffer.batch}, T = {found.buffer.timeout_s * 1e3:g} ms"
-    said = f"; replayed, {taken}{bounds} has {1.0 - found.late:.1%} in time"
-    return found.buffer, found.instances if found.instances is not None else instances, said
+    text = f"; replayed, {taken}{bounds} has {1.0 - found.late_share:.1%} in time"
+    return found.buffer, found.instances if found.instances is not None else instances, text
 
 
 def _planned(process: Map, task: Task) -> tuple[Choice, str]:
     """The plan for one queue, to which requests come by this process, and why other sizes lost."""
-    most, most_busy = (task.most_each, min(task.most, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
+    most, most_busy = (task.max_per_queue, min(task.max_instances, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
     busy = {size: _busy(process, size) for size in task.sizes}
     sizes = tuple(size for size in busy if task.queues * busy[size] <= most_busy)
     if not sizes:
@@ -193,11 +199,11 @@ def _planned(process: Map, task: Task) -> tuple[Choice, str]:
     longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
     space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
     settled = min(MOST_CANDIDATES, SETTLED_SAMPLES // longest, int(SETTLED_BUSY / max(1.0, *(busy[size] for size in sizes))))
-    held = Held(HELD, settled if len(sizes) == 1 else max(1, min(SETTLED_OF_EACH, 2 * settled // len(sizes))))
-    billing: Billing = held if task.memory_mb is None else PerCall(LAMBDA["x86"])
+    provisioned = Provisioned(FARGATE, settled if len(sizes) == 1 else max(1, min(SETTLED_OF_EACH, 2 * settled // len(sizes))))
+    billing: Billing = provisioned if task.memory_mb is None else PerCall(LAMBDA["x86"])
     landscape = Landscape(process, space, billing, task.percent, most)
     parts = [landscape.of_size(number) for number in range(len(sizes))]
-    return _chosen(parts, task, max(SETTLED_OF_EACH, 2 * held.candidates))
+    return _chosen(parts, task, max(SETTLED_OF_EACH, 2 * provisioned.candidates))
 
 
 def _busy(process: Map, size: Size) -> float:
@@ -206,33 +212,33 @@ def _busy(process: Map, size: Size) -> float:
     return process.rate_rps * per_request_s * size.mean_ratio
 
 
-def _slots(process: Map, plan: Plan, most: int) -> int:
-    """The 99.9th percentile of the batches under way at once; `most` + 1 if that is above `most`."""
+def _slots(process: Map, plan: Plan, limit: int) -> int:
+    """The 99.9th percentile of the batches under way at once; `limit` + 1 if that is above `limit`."""
     buffer = Buffer(process, plan.buffer)
     service_s = float(buffer.sizes @ plan.size.service(plan.buffer.batch).means)
-    if process.rate_rps * service_s > most * buffer.mean_size:
-        return most + 1
-    return min(fleet_for(buffer, service_s).instances, most + 1)
+    if process.rate_rps * service_s > limit * buffer.mean_size:
+        return limit + 1
+    return min(fleet_for(buffer, service_s).instances, limit + 1)
 
 
 def _chosen(parts: Sequence[Landscape], task: Task, most: int) -> tuple[Choice, str]:
     """The best of all sizes, exactly, and why the others lost; those that are dearer are not looked at more closely.
 
-    What a landscape promises costs no more than what holds: a size that loses with it loses.
+    A size whose estimate is dearer than the exact plan of another size loses: an estimate costs no more than the exact plan.
     """
-    promised = [part.promised(task.slo_s) for part in parts]
-    choices: list[Choice | None] = [None if plan is None else Choice(plan) for plan in promised]
+    estimates = [part.cheapest_estimate(task.slo_s) for part in parts]
+    choices: list[Choice | None] = [None if plan is None else Choice(plan) for plan in estimates]
     # Lower bounds first: a size whose bound is above another size's exact plan need not be computed exactly.
-    exactly: set[int] = set()
+    exact: set[int] = set()
     while True:
-        for number, one in enumerate(choices):
-            if one is None:
+        for number, choice in enumerate(choices):
+            if choice is None:
                 choices[number] = parts[number].cheapest(task.slo_s, most)
-                exactly.add(number)
+                exact.add(number)
         known = [choice for choice in choices if choice is not None]
         best, lost = _best(known, task)
-        number = next(number for number, one in enumerate(known) if one is best)
-        if number in exactly:
+        number = next(number for number, choice in enumerate(known) if choice is best)
+        if number in exact:
             return best, lost
         choices[number] = None
 
@@ -245,28 +251,28 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
     if len(choices) == 1:
         return choices[0], ""
     first = task.sizes[0].name
-    fitting = [choice for choice in choices if _cores(choice.plan, task) <= task.all_cores] or choices[:1]
-    meeting = [one for one in fitting if not one.failed]
+    fitting = [choice for choice in choices if _cores(choice.plan, task) <= task.cluster_cores] or choices[:1]
+    meeting = [choice for choice in fitting if not choice.failed]
     if meeting:
-        best = min(meeting, key=lambda one: one.plan.usd_per_request)
-        now = next((one for one in meeting if one.plan.size.name == first), None)
+        best = min(meeting, key=lambda choice: choice.plan.usd_per_request)
+        now = next((choice for choice in meeting if choice.plan.size.name == first), None)
         # Hysteresis: until all instances have changed their size, both sizes are paid.
         if now is not None and best.plan.usd_per_request > (1.0 - WORTH_A_CHANGE) * now.plan.usd_per_request:
             best = now
     else:
-        best = min(fitting, key=lambda one: ((one.plan.instances or 0) > task.most_each, one.plan.latency_s))
-    others = sorted((choice for choice in choices if choice is not best), key=lambda one: one.plan.size.cores)
-    return best, "".join(f"; {_why_not(one, best, task)}" for one in others)
+        best = min(fitting, key=lambda choice: ((choice.plan.instances or 0) > task.max_per_queue, choice.plan.latency_s))
+    others = sorted((choice for choice in choices if choice is not best), key=lambda choice: choice.plan.size.cores)
+    return best, "".join(f"; {_why_not(other, best, task)}" for other in others)
 
 
 def _why_not(other: Choice, best: Choice, task: Task) -> str:
     """Why a number of cores was not chosen."""
     plan, name = other.plan, other.plan.size.name
-    if _cores(plan, task) > task.all_cores:
+    if _cores(plan, task) > task.cluster_cores:
         held = (plan.instances or 1) * task.queues
-        return f"{held} × {name} are more than the {task.all_cores:g} cores of the nodes"
-    if other.failed and (plan.instances or 0) > task.most_each:
-        return f"{name}: {plan.instances} instances at least, of {task.most_each}"
+        return f"{held} × {name} are more than the {task.cluster_cores:g} cores of the nodes"
+    if other.failed and (plan.instances or 0) > task.max_per_queue:
+        return f"{name}: {plan.instances} instances at least, of {task.max_per_queue}"
     if other.failed:
         return f"{name}: P{task.percent:g} {plan.latency_s * 1e3:.1f} ms at best"
     dearer = plan.usd_per_request / best.plan.usd_per_request - 1.0
@@ -283,25 +289,25 @@ def _named(cores: int) -> str:
 
 
 def watch(
-    evidence: Evidence,
+    state: CusumState,
     reference: Reference,
     rule: ChangeRule | None,
     counts: Sequence[float],
     *,
     bin_s: float,
     begin_s: float,
-) -> tuple[Evidence, Change | None]:
-    """The evidence after these bins, the first of which began at `begin_s`, against what a plan was made for.
+) -> tuple[CusumState, Change | None]:
+    """The state of the change test after these bins, the first of which began at `begin_s`, and the alarm if there is one.
 
-    An alarm ends it: what came after its bin is not looked at. Without a rule there is none.
+    Bins after an alarm are not tested. Without a rule nothing is tested.
     """
     if rule is None:
-        return evidence, None
+        return state, None
     for number, count in enumerate(counts, start=1):
-        evidence, change = watched(evidence, reference, rule, count, bin_s=bin_s, now_s=begin_s + number * bin_s)
+        state, change = detect_change(state, reference, rule, count, bin_s=bin_s, now_s=begin_s + number * bin_s)
         if change is not None:
-            return evidence, change
-    return evidence, None
+            return state, change
+    return state, None
 
 
 def _plan_text(choice: Choice, percent: float) -> str:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import cast
 
 from gnomon_autoscaler.policies.batch.overload import Overload, overloaded
-from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Reference, Task, plan_for, watch
+from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, CusumState, Reference, Task, plan_for, watch
 from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
 from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, inner_memory, memory_of, own_cores, timestamp_in
@@ -265,9 +265,8 @@ class Batch:
             )  # fmt: skip
         holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
         known_s = tuple(sized(observation, found.size).latency_s)
-        said = (
-            f"{found.said}, {settings.slo_s * 1e3:g} ms asked for{'; T is left to adaptive scheduling' if self._adaptive else ''}"
-        )
+        adaptive = "; T is left to adaptive scheduling" if self._adaptive else ""
+        said = f"{found.reason}, {settings.slo_s * 1e3:g} ms asked for{adaptive}"
         return InForce(
             observation.now_s, holds_s, known_s[: found.batch], found.batch, found.timeout_s, found.instances, found.rate_rps,
             found.dispersion, said, found.size, observation.queues, len(known_s), found.active_rps, found.short_dispersion,
@@ -315,11 +314,11 @@ def _size_of(memory: Memory, observation: Observation) -> int:
     return chosen if chosen is not None and chosen in may_have(observation) else own_size(observation)
 
 
-def _evidence(memory: Memory) -> Evidence:
+def _evidence(memory: Memory) -> CusumState:
     """The evidence in the policy's memory; zero at first."""
     sums, since_s = memory.get("evidence"), memory.get("evidence_since_at_s")
     if not isinstance(sums, tuple) or not isinstance(since_s, tuple):
-        return Evidence()
+        return CusumState()
     # The second pair of each is that of jumps, which earlier versions had not.
     both = (*sums[:2], *since_s[:2], *sums[2:], *since_s[2:])
-    return Evidence(*(float(one) for one in both if isinstance(one, int | float)))
+    return CusumState(*(float(one) for one in both if isinstance(one, int | float)))
