@@ -55,10 +55,10 @@ def run_suite(prog: str, about: str, modules: Mapping[str, str], optional: Mappi
     parser.add_argument("names", nargs="*", choices=(*every, []), metavar="NAME", help=", ".join(every))
     parser.add_argument("--from", dest="first", choices=tuple(modules), help="begin with this one")
     parser.add_argument("--quick", action="store_true", help="measure briefly; results are not kept")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(f"Python {interpreter()}", flush=True)
-    names = asked.names or list(modules)[list(modules).index(asked.first) if asked.first else 0 :]
-    failed = [name for number, name in enumerate(names, 1) if not run(every[name], number, len(names), quick=asked.quick)]
+    names = options.names or list(modules)[list(modules).index(options.first) if options.first else 0 :]
+    failed = [name for number, name in enumerate(names, 1) if not run(every[name], number, len(names), quick=options.quick)]
     if failed:
         print(f"\nNot measured: {', '.join(failed)}. Run again: python -m {prog} {' '.join(failed)}", flush=True)
     return 1 if failed else 0

@@ -158,12 +158,12 @@ def predicted(known: Vector, unknown: Vector, seed: int) -> tuple[Map, list[list
 def changes(pace: Pace) -> list[Figure]:
     """False alarms, delays, and what the test says of the Twitter day."""
     rule, rate, days = ChangeRule(), 52.0, 3 if pace.quick else 20
-    chance = np.random.default_rng(1)
-    false = len(list(alarms(chance.poisson(rate, days * 86_400), Reference(rate), rule)))
+    rng = np.random.default_rng(1)
+    false = len(list(alarms(rng.poisson(rate, days * 86_400), Reference(rate), rule)))
     said = f"{false} on {days} days of Poisson arrivals at {rate:g}/s; asked for: one a day"
     figures = [Figure("false_alarms", false / days, "a day", 1.0, "<=", "met" if false <= days else "missed", said)]
     for change in (0.1, 0.2, 0.5, -0.2):
-        runs = (chance.poisson(rate * (1.0 + change), 3600) for _ in range(20 * pace.repeats))
+        runs = (rng.poisson(rate * (1.0 + change), 3600) for _ in range(20 * pace.repeats))
         delays = [next(alarms(counts, Reference(rate), rule)) for counts in runs]
         stated_s = Reference(rate).delay_s(rule, change)
         said = f"after the rate became {change:+.0%}; stated {stated_s:.1f} s"

@@ -358,11 +358,11 @@ def sweeps_of(path: Path) -> list[Cell]:
     return [cell for cell in cells_of(path, quick=False, readings=True) if cell.duration_s == QUARTER_S]
 
 
-def kind_of(path: Path, asked: argparse.Namespace) -> list[Cell]:
+def kind_of(path: Path, options: argparse.Namespace) -> list[Cell]:
     """The cells of a profile that the command line asks for."""
-    if asked.quick or not (asked.hours or asked.readings):
-        return cells_of(path, quick=asked.quick, readings=True)
-    return hours_of(path) if asked.hours else sweeps_of(path)
+    if options.quick or not (options.hours or options.readings):
+        return cells_of(path, quick=options.quick, readings=True)
+    return hours_of(path) if options.hours else sweeps_of(path)
 
 
 def serials_of(path: Path) -> tuple[float | None, ...]:
@@ -387,10 +387,10 @@ def figures_of(outcome: Outcome) -> list[Figure]:
     load = f"{outcome.best} for {outcome.rate_rps:.1f} rps"
     scheduled = f"scheduled by {rows['asyfunc'].scheduler}"
     said = f"{load}, {scheduled}, {outcome.nodes} nodes, {GBPS:g} Gbit/s and {RTT_MS:g} ms between them, {outcome.extrapolated}"
-    beside = SIDE_BY_SIDE[1:]
+    peers = SIDE_BY_SIDE[1:]
 
     def figure(what: str, unit: str, value: Callable[[Row], float]) -> Figure:
-        others = ", ".join(f"{name} {value(rows[name]):.3g}" for name in beside)
+        others = ", ".join(f"{name} {value(rows[name]):.3g}" for name in peers)
         return Figure(f"{key}: {what}", value(rows["asyfunc"]), unit, detail=f"{others}; {said}")
 
     asyfunc = rows["asyfunc"]
@@ -495,23 +495,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
     known.add_argument("--kept", action="store_true", help="only what runs have kept: nothing is simulated")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
-    asked = parser.parse_args(arguments)
-    run(asked)
+    options = parser.parse_args(arguments)
+    run(options)
 
 
-def run(asked: argparse.Namespace) -> None:
-    pace = pace_of(asked)
-    paths = profiles_in(asked.profiles, asked.models)
-    cells = chosen_of((cell for path in paths for cell in kind_of(path, asked)), asked.serial, asked.slo, asked.modes)
+def run(options: argparse.Namespace) -> None:
+    pace = pace_of(options)
+    paths = profiles_in(options.profiles, options.models)
+    cells = chosen_of((cell for path in paths for cell in kind_of(path, options)), options.serial, options.slo, options.modes)
     kept = ResultCache(RESULT, SOURCES)
-    if asked.afresh or pace.quick:
+    if options.afresh or pace.quick:
         kept.forget()
     found = {cell: kept.get(cell.key) for cell in cells}
     outcomes = [Outcome.from_json(cell, result) for cell, result in found.items() if result is not None]
     if outcomes:
         step(f"{len(outcomes)} of {len(cells)} were simulated before")
-    missing = [] if asked.kept else [cell for cell, result in found.items() if result is None]
-    with ProcessPoolExecutor(asked.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    missing = [] if options.kept else [cell for cell, result in found.items() if result is None]
+    with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for outcome in pool.map(measure, missing):
             outcomes.append(outcome)
             if not pace.quick:

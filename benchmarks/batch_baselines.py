@@ -112,14 +112,14 @@ def under_way(begun_s: Vector, taken_s: Vector, count: int) -> list[float]:
     """
     numbers = np.minimum((begun_s // MINUTE_S).astype(int), count - 1)
     busy: Vector = np.bincount(numbers, weights=taken_s, minlength=count)[:count] / MINUTE_S
-    return [float(one) for one in busy]
+    return [float(value) for value in busy]
 
 
 def exceeding(latency_s: Vector, slo_s: float) -> tuple[float, ...]:
     """The share of the requests that take longer than each of `RATIOS` × the SLO."""
     ascending = np.sort(latency_s)
     above = len(ascending) - np.searchsorted(ascending, [ratio * slo_s for ratio in RATIOS], side="right")
-    return tuple(float(one) for one in above / len(ascending))
+    return tuple(float(value) for value in above / len(ascending))
 
 
 def to_csv(runs: Iterable[tuple[str, str, Sequence[Minute]]]) -> str:
@@ -463,9 +463,9 @@ def _target_tracking(name: str, demand: Demand, supply: Supply, objective: Objec
 
 def _tuned(name: str, demand: Demand, supply: Supply, objective: Objective) -> Served:
     tried = [_target_tracking(name, demand, supply, objective, share) for share in TARGETS]
-    late = [objective.late(one.latency_s) for one in tried]
-    within = [one for one, share in zip(tried, late, strict=True) if share <= 1.0 - objective.percent / 100.0]
-    return min(within, key=lambda one: one.usd) if within else tried[late.index(min(late))]
+    late = [objective.late(run.latency_s) for run in tried]
+    within = [plan for plan, share in zip(tried, late, strict=True) if share <= 1.0 - objective.percent / 100.0]
+    return min(within, key=lambda plan: plan.usd) if within else tried[late.index(min(late))]
 
 
 def _mark(name: str, demand: Demand, supply: Supply, objective: Objective) -> Served:
@@ -563,11 +563,11 @@ SOURCES = (
     "gateway-plugin/gnomon_gateway/dispatch",
     "gateway-plugin/gnomon_gateway/scheduling",
     "planner",
-    "planner/gnomon_planner/validation.py",
     "simulator/gnomon_simulator/results.py",
     "simulator/gnomon_simulator/simulation.py",
     "simulator/gnomon_simulator/simulated_platform.py",
     "benchmarks/batch_baselines.py",
+    "benchmarks/vanilla_lambda.py",
 )
 
 
@@ -598,7 +598,7 @@ def figures_of(case: Case, rows: Sequence[Row]) -> Iterator[Figure]:
     """The figures of each policy: requests over the SLO, the percentile and the cost, beside BATCH's."""
     batch = rows[0]
     for row in rows:
-        key, beside = (
+        key, others = (
             f"{case.key}: {row.name}",
             "" if row is batch else f"; {row.usd_per_million / batch.usd_per_million:.3g} × batch's",
         )
@@ -607,7 +607,7 @@ def figures_of(case: Case, rows: Sequence[Row]) -> Iterator[Figure]:
         yield Figure(
             f"{key}: P{case.objective.percent:g}", percentile_ms, "ms", detail="-1 is no answer" if percentile_ms < 0.0 else ""
         )
-        yield Figure(f"{key}: cost", row.usd_per_million, "$ per million requests", detail=f"{_shape(row)}{beside}")
+        yield Figure(f"{key}: cost", row.usd_per_million, "$ per million requests", detail=f"{_shape(row)}{others}")
 
 
 def _shape(row: Row) -> str:
@@ -619,21 +619,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hours", type=float, default=HOURS, metavar="N", help="of each demand, as far as it has them")
     parser.add_argument("--afresh", action="store_true", help="do again what an interrupted run has kept")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose key holds it")
-    asked = parser.parse_args(arguments)
-    pace = pace_of(asked)
+    options = parser.parse_args(arguments)
+    pace = pace_of(options)
     kept = ResultCache("batch_baselines", SOURCES)
-    if asked.afresh:
+    if options.afresh:
         kept.forget()
     figures: list[Figure] = []
     documents: list[dict[str, Any]] = []
     over_time: list[tuple[str, str, Sequence[Minute]]] = []
-    for case in cases(quick=pace.quick, hours=asked.hours):
-        if asked.only in case.key:
+    for case in cases(quick=pace.quick, hours=options.hours):
+        if options.only in case.key:
             rows = rows_of(case, kept)
             figures += figures_of(case, rows)
             documents.append({"case": case.key, "rows": [replace(row, minutes=()).to_json() for row in rows]})
             over_time += [(case.key, row.name, row.minutes) for row in rows]
-    if not asked.only:
+    if not options.only:
         pace.results.mkdir(parents=True, exist_ok=True)
         (pace.results / MINUTES).write_text(to_csv(over_time), encoding="utf-8")
         write("batch_baselines", figures, repeats=1, packages=("gnomon", "numpy"), folder=pace.results, more={"cases": documents})

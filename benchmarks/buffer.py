@@ -114,9 +114,9 @@ def processes() -> Iterator[tuple[str, Map]]:
         (30, 90, 10, 3),
     ):
         yield f"MMPP {slow}|{quick}", Map.mmpp2((slow, quick), (leave_slow, leave_quick))
-    chance = np.random.default_rng(17)
+    rng = np.random.default_rng(17)
     for number in range(7):
-        d0, d1 = 10.0 ** chance.uniform(-1, 2.3, (2, 2)), 10.0 ** chance.uniform(-1, 2.3, (2, 2))
+        d0, d1 = 10.0 ** rng.uniform(-1, 2.3, (2, 2)), 10.0 ** rng.uniform(-1, 2.3, (2, 2))
         np.fill_diagonal(d0, 0.0)
         yield f"MAP {number}", Map(d0 - np.diag((d0 + d1).sum(axis=1)), d1)
     for family, hours in json.loads(PUBLISHED.read_text()).items():
@@ -148,8 +148,8 @@ def judged(case: Case, seed: int, most_runs: int = MOST_RUNS) -> tuple[list[Off]
     found: list[Vector] = []
     below: list[Vector] = []
     while True:
-        chance = np.random.default_rng((seed, len(runs)))
-        times = markov_arrivals(case.process, RUN, chance)
+        rng = np.random.default_rng((seed, len(runs)))
+        times = markov_arrivals(case.process, RUN, rng)
         latencies = np.sort(replay_buffer(times, case.plan.batch, case.plan.timeout_s).latency_s(case.service_s))
         runs.append(latencies)
         found.append(np.quantile(latencies, quantiles))
@@ -209,7 +209,7 @@ def accuracy(pace: Pace) -> list[Figure]:
         Figure("wrong_percentiles", len(wrong), "", 0.0, "<=", met, "; ".join(wrong[:8])),
         Figure("worst_difference_where_runs_are_too_short", max(unknown, default=0.0), "relative", detail=unknown_said),
         Figure("largest_probability_gap", gap, "", detail="between the run's F at the prediction and q"),
-        Figure("paper_worst_error", max(abs(one) for one in relatives), "relative", detail=theirs_said),
+        Figure("paper_worst_error", max(abs(relative) for relative in relatives), "relative", detail=theirs_said),
     ]
 
 

@@ -63,7 +63,7 @@ class Look:
 def counted(detail: Mapping[str, Any]) -> dict[tuple[str, str], int]:
     """The instances of a function's document by kind and state."""
     kinds = (("body", detail["bodies"]), ("shadow", detail["shadows"]))
-    return dict(Counter((kind, one["state"]) for kind, instances in kinds for one in instances))
+    return dict(Counter((kind, instance["state"]) for kind, instances in kinds for instance in instances))
 
 
 class Watch:
@@ -131,7 +131,7 @@ class Burst:
 
     def arrivals(self, seed: int) -> list[float]:
         """Arrival times in seconds from the start; the same seed gives the same times."""
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         times: list[float] = []
         begin_s = 0.0
         for length_s, rate_rps in (
@@ -139,7 +139,7 @@ class Burst:
             (self.burst_s, self.burst_rps),
             (self.after_s, self.steady_rps),
         ):
-            times += [begin_s + time_s for time_s in poisson(rate_rps, length_s, chance)]
+            times += [begin_s + time_s for time_s in poisson(rate_rps, length_s, rng)]
             begin_s += length_s
         return times
 
@@ -188,8 +188,8 @@ class Seen:
     def violations(self, begin_s: float = 0.0, end_s: float = math.inf) -> tuple[int, int]:
         """The number of requests in this stretch that were not answered within the objective, and of all."""
         good = sum(begin_s <= at_s < end_s and latency_s <= self.slo_s for at_s, latency_s in self.points())
-        asked = sum(begin_s <= at_s < end_s for at_s in self.report.samples.intended_s)
-        return asked - good, asked
+        requests = sum(begin_s <= at_s < end_s for at_s in self.report.samples.intended_s)
+        return requests - good, requests
 
     def most(self, kind: str) -> int:
         """The largest number of ready instances of this kind at one time."""
@@ -234,9 +234,9 @@ def draw(runs: Sequence[Seen], title: str, path: Path) -> None:
         _draw_one(axes[:, column], run)
     for row, label in enumerate(("requests/s", "instances", "latency (ms)")):
         axes[row][0].set_ylabel(label)
-        axes[row][0].set_ylim(0, 1.1 * max(one.dataLim.ymax for one in axes[row]))
+        axes[row][0].set_ylim(0, 1.1 * max(axis.dataLim.ymax for axis in axes[row]))
     figure.suptitle(title, fontsize=11)
-    labelled = {label: handle for one in axes.flat for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    labelled = {label: handle for axes_ in axes.flat for handle, label in zip(*axes_.get_legend_handles_labels(), strict=True)}
     # Below the panels: a legend among them would lie over data.
     figure.legend(labelled.values(), labelled.keys(), loc="lower center", ncols=4, fontsize=8, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
@@ -262,9 +262,9 @@ def _draw_one(axes: Any, run: Seen) -> None:
     latency.set_xlabel("seconds")
     late, count = run.violations()
     rate.set_title(f"{run.policy}: {late} of {count} late or refused ({late / max(count, 1):.1%})", fontsize=10)
-    for one in axes:
-        one.axvspan(run.burst.before_s, run.burst.before_s + run.burst.burst_s, color="#e0a458", alpha=0.12, lw=0)
-        one.set_xlim(0, end_s)
+    for axis in axes:
+        axis.axvspan(run.burst.before_s, run.burst.before_s + run.burst.burst_s, color="#e0a458", alpha=0.12, lw=0)
+        axis.set_xlim(0, end_s)
 
 
 def _draw_instances(axes: Any, run: Seen) -> None:
@@ -358,30 +358,30 @@ REST_S = 3.0
 
 
 def main() -> None:
-    asked = _arguments()
-    add_and_profile(asked.model)
-    profile = read_profile(asked.model)
-    slo_s = asked.slo_ms / 1e3 if asked.slo_ms else 2.0 * (profile.whole.at(1, 4) or 0.5)
-    burst = burst_for(profile, slo_s, asked.max_batch, times=asked.times)
+    options = _arguments()
+    add_and_profile(options.model)
+    profile = read_profile(options.model)
+    slo_s = options.slo_ms / 1e3 if options.slo_ms else 2.0 * (profile.whole.at(1, 4) or 0.5)
+    burst = burst_for(profile, slo_s, options.max_batch, times=options.times)
     if not burst.steady_rps:
-        raise SystemExit(f"No batch of {asked.model} meets {1e3 * slo_s:.0f} ms on one core here: give it more with --slo-ms.")
-    rate_rps = able_rps(profile, 1, slo_s, asked.max_batch)
-    step(f"{asked.model}: objective {1e3 * slo_s:.0f} ms, one Body takes {rate_rps:.1f} requests/s within it")
+        raise SystemExit(f"No batch of {options.model} meets {1e3 * slo_s:.0f} ms on one core here: give it more with --slo-ms.")
+    rate_rps = able_rps(profile, 1, slo_s, options.max_batch)
+    step(f"{options.model}: objective {1e3 * slo_s:.0f} ms, one Body takes {rate_rps:.1f} requests/s within it")
     step(f"load: {burst.steady_rps:.1f}/s for {burst.before_s:g} s, {burst.burst_rps:.1f}/s for {burst.burst_s:g} s, and back")
-    runs = [run(policy, asked, burst, slo_s) for policy in asked.policies.split(",")]
+    runs = [run(policy, options, burst, slo_s) for policy in options.policies.split(",")]
     for seen in runs:
         print(f"\n{seen.policy}, second by second (ready, + starting, - draining):\n{by_second(seen)}\n")
         print("\n".join(f"  {reason}" for reason in seen.reasons) or "  decided nothing")
     print(f"\n{table(runs)}")
-    path = asked.output / "burst.png"
-    draw(runs, f"{asked.model}, {1e3 * slo_s:.0f} ms, weights {asked.weight_mode}", path)
+    path = options.output / "burst.png"
+    draw(runs, f"{options.model}, {1e3 * slo_s:.0f} ms, weights {options.weight_mode}", path)
     print(f"\nThe picture: {path}")
 
 
-def run(policy: str, asked: argparse.Namespace, burst: Burst, slo_s: float) -> Seen:
+def run(policy: str, options: argparse.Namespace, burst: Burst, slo_s: float) -> Seen:
     """Run one policy on a Gnomon of its own."""
     with gnomon.serving() as ours:
-        deploy(ours, policy, asked, slo_s)
+        deploy(ours, policy, options, slo_s)
         step(f"{policy}: serving; {burst.duration_s:g} s of load")
         watch = Watch(ours, NAME)
         watch.start()
@@ -395,18 +395,18 @@ def run(policy: str, asked: argparse.Namespace, burst: Burst, slo_s: float) -> S
     return Seen(policy, burst, slo_s, report, moved, reasons)
 
 
-def deploy(ours: gnomon.Gnomon, policy: str, asked: argparse.Namespace, slo_s: float) -> None:
+def deploy(ours: gnomon.Gnomon, policy: str, options: argparse.Namespace, slo_s: float) -> None:
     """Deploy the model with this policy and wait until it serves."""
     annotations = {
-        "gnomon/model": asked.model,
+        "gnomon/model": options.model,
         "gnomon/autoscaler": policy,
         "gnomon/scheduler": "adaptive",
         "gnomon/slo-ms": f"{1e3 * slo_s:.0f}",
-        "gnomon/max-batch": str(asked.max_batch),
-        "gnomon/weight-mode": asked.weight_mode,
+        "gnomon/max-batch": str(options.max_batch),
+        "gnomon/weight-mode": options.weight_mode,
         "gnomon/deadline-ms": f"{4e3 * slo_s:.0f}",
     }
-    labels = {"com.openfaas.scale.min": "1", "com.openfaas.scale.max": str(asked.most)}
+    labels = {"com.openfaas.scale.min": "1", "com.openfaas.scale.max": str(options.most)}
     ours.call(
         "POST", "/system/functions", {"service": NAME, "image": "gnomon/body", "annotations": annotations, "labels": labels}
     )
@@ -421,12 +421,12 @@ def load(ours: gnomon.Gnomon, burst: Burst, deadline_s: float) -> Report:
 def inference(ours: gnomon.Gnomon, name: str) -> Target:
     """A request of the open inference protocol to a function of a model: a tensor of random numbers, the same each time."""
     document = ours.call("GET", f"/v2/models/{name}")
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     inputs: list[dict[str, Any]] = []
     tensors: list[bytes] = []
     for spec in document["inputs"]:
         shape = [1, *(int(size) for size in spec["shape"][1:])]
-        tensors.append(chance.standard_normal(shape, dtype=np.float32).tobytes())
+        tensors.append(rng.standard_normal(shape, dtype=np.float32).tobytes())
         inputs.append(
             {"name": spec["name"], "shape": shape, "datatype": "FP32", "parameters": {"binary_data_size": len(tensors[-1])}}
         )

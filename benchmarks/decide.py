@@ -65,7 +65,7 @@ class Timed:
 class Loaded(Timeline):
     """A function under a Poisson process."""
 
-    def __init__(self, policy: str, model: ModelProfile, chance: random.Random) -> None:
+    def __init__(self, policy: str, model: ModelProfile, rng: random.Random) -> None:
         lends = policy == LENT
         settings = Settings(
             autoscaler=policy.split(",", maxsplit=1)[0],
@@ -77,8 +77,8 @@ class Loaded(Timeline):
         )
         self.timed = Timed(scaling_policy(settings.autoscaler, settings))
         policies = {**BUILT_IN, settings.autoscaler: PolicyPlugin(lambda _: self.timed, "The same, timed.")}
-        self._drawn = np.random.default_rng(chance.randrange(2**32))
-        self._mean = 10 ** chance.uniform(-2, 2) * BIN_S
+        self._drawn = np.random.default_rng(rng.randrange(2**32))
+        self._mean = 10 ** rng.uniform(-2, 2) * BIN_S
         super().__init__(settings, policies=policies, nodes=NODES, start_s=2 * BIN_S, profile=model, lends=lends)
         arrived = 0
         for count in self._drawn.poisson(self._mean, round(KEEP_S / BIN_S)):
@@ -100,18 +100,18 @@ class Loaded(Timeline):
 def decided(policy: str, functions: int, repeats: int, round_s: float) -> Figure:
     """The CPU time of one policy for so many functions, in rounds of `round_s`."""
     step(f"{policy}: {functions} functions")
-    chance = random.Random(1)
+    rng = random.Random(1)
     model = read_model(ROOT / "profiles" / "resnet50.json", SERIAL)
-    loaded = [Loaded(policy, model, chance) for _ in range(functions)]
+    loaded = [Loaded(policy, model, rng) for _ in range(functions)]
     settle_looks, looks = round(SETTLE_S / BIN_S), round(round_s / BIN_S)
     spent_ms: list[float] = []
     for round_looks in (settle_looks, *[looks] * repeats):
-        before_s = sum(one.timed.spent_s for one in loaded)
+        before_s = sum(function.timed.spent_s for function in loaded)
         for _ in range(round_looks):
-            for one in loaded:
-                one.look()
-        spent_ms.append(1e3 * (sum(one.timed.spent_s for one in loaded) - before_s) / (round_looks * BIN_S))
-    bodies = sum(one.live for one in loaded) / functions
+            for function in loaded:
+                function.look()
+        spent_ms.append(1e3 * (sum(function.timed.spent_s for function in loaded) - before_s) / (round_looks * BIN_S))
+    bodies = sum(function.live for function in loaded) / functions
     detail = f"{bodies:.2f} Bodies a function; asked every {loaded[0].timed.period_s:g} s"
     goal = GOAL_MS if policy.startswith("gnomon") and functions == FUNCTIONS else None
     return measured(f"{policy}: {functions} functions", spent_ms[1:], "ms of CPU a second", at_most=goal, detail=detail)
@@ -137,11 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--functions", type=int, help="how many")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="rounds of ten seconds each")
     parser.add_argument("--policies", nargs="*", default=POLICIES, choices=POLICIES, metavar="NAME", help="only these")
-    asked: argparse.Namespace = parser.parse_args(arguments)
-    pace = pace_of(asked)
-    functions = asked.functions or (QUICK_FUNCTIONS if pace.quick else FUNCTIONS)
-    repeats = 2 if pace.quick else asked.repeats
-    figures = [decided(policy, functions, repeats, 1.0 if pace.quick else ROUND_S) for policy in asked.policies]
+    options: argparse.Namespace = parser.parse_args(arguments)
+    pace = pace_of(options)
+    functions = options.functions or (QUICK_FUNCTIONS if pace.quick else FUNCTIONS)
+    repeats = 2 if pace.quick else options.repeats
+    figures = [decided(policy, functions, repeats, 1.0 if pace.quick else ROUND_S) for policy in options.policies]
     figures.append(rule_of_many(repeats))
     write("decide", figures, repeats=repeats, packages=("gnomon", "numpy"), folder=pace.results)
 

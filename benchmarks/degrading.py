@@ -47,7 +47,7 @@ def main(pace: Pace) -> None:
 
 def simulated(peak_rps: float, floor: float | None, seed: int, *, quick: bool) -> SimulatedApplication:
     """One run of the load, with queries that accept this floor."""
-    variants = [one for one in table_6_variants(stream(seed, "catalog")) if one.architecture in DAY_MODELS]
+    variants = [variant for variant in table_6_variants(stream(seed, "catalog")) if variant.architecture in DAY_MODELS]
     kinds = (QueryKind(Query(LATENCY_S, WISHED, accuracy_floor=floor), 1.0),)
     load = mapped(twitter().slice(HOUR_START_S, MODELS_S), LEAST_RPS, peak_rps)
     load = load.slice(0.0, QUICK_S) if quick else load

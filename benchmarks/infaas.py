@@ -31,6 +31,7 @@ from gnomon_simulator.variant_catalogs import table_2_variants
 from gnomon_simulator.variant_simulation import SimulatedApplication, simulate_application
 
 SOURCES = (
+    "benchmarks/infaas_baselines.py",
     "benchmarks/infaas_loads.py",
     "autoscaler/gnomon_autoscaler/policies/infaas",
     "core/gnomon_core/variant_scaling.py",
@@ -174,9 +175,9 @@ def ratios(pairs: Sequence[tuple[Summary, Summary]], name: str) -> list[float]:
     return [ratio(our[name], theirs[name]) for our, theirs in pairs]
 
 
-def ratio(one: float, other: float) -> float:
+def ratio(first: float, second: float) -> float:
     """The quotient; where both are 0 they are equal."""
-    return 1.0 if one == other else one / max(other, 1e-9)
+    return 1.0 if first == second else first / max(second, 1e-9)
 
 
 if __name__ == "__main__":

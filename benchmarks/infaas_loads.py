@@ -35,7 +35,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
-from gnomon_autoscaler.policies.infaas import baselines, greedy
+from benchmarks import infaas_baselines as baselines
+from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
 from gnomon_core.variants import CPU, Query, Variant
@@ -105,9 +106,9 @@ def hour(seed: int, *, quick: bool) -> Case:
 
 def of_models(seed: int, load: Trace, peak_rps: float) -> Case:
     """The 22 architectures, each asked for by name."""
-    chance = stream(seed, "catalog")
-    variants = table_6_variants(chance)
-    kinds = model_kinds(variants, chance)
+    rng = stream(seed, "catalog")
+    variants = table_6_variants(rng)
+    kinds = model_kinds(variants, rng)
     clipper = developers_choice(variants, kinds, baselines.cost_per_sample)
     quickest = developers_choice(variants, kinds, baselines.single_sample_s)
     peaks = [(variant, peak_rps * kind.share) for variant, kind in zip(clipper, kinds, strict=True)]
@@ -125,13 +126,15 @@ def of_models(seed: int, load: Trace, peak_rps: float) -> Case:
     return Case(variants, kinds, load, systems)
 
 
-def model_kinds(variants: Sequence[Variant], chance: random.Random) -> tuple[QueryKind, ...]:
+def model_kinds(variants: Sequence[Variant], rng: random.Random) -> tuple[QueryKind, ...]:
     """Four popular models with an objective of 50 ms, and cold ones by Zipf with 1.5 times their fastest CPU variant's time."""
     cold = [network.name for network in NETWORKS if network.name not in POPULAR]
-    chance.shuffle(cold)
+    rng.shuffle(cold)
     total = sum(1.0 / rank for rank in range(1, len(cold) + 1))
     fastest = {
-        name: min(baselines.single_sample_s(one) for one in variants if one.architecture == name and one.hardware == CPU)
+        name: min(
+            baselines.single_sample_s(variant) for variant in variants if variant.architecture == name and variant.hardware == CPU
+        )
         for name in cold
     }
     popular = [QueryKind(Query(POPULAR_SLO_S, architecture=name), POPULAR_SHARE / len(POPULAR)) for name in POPULAR]
@@ -157,7 +160,7 @@ def developers_choice(
 def day(seed: int, *, quick: bool) -> Case:
     """The whole day: three kinds of query that name no model, for three ResNets."""
     load = twitter().slice(0.0, QUICK_DAY_S) if quick else twitter()
-    variants = tuple(one for one in table_6_variants(stream(seed, "catalog")) if one.architecture in DAY_MODELS)
+    variants = tuple(variant for variant in table_6_variants(stream(seed, "catalog")) if variant.architecture in DAY_MODELS)
     kinds = tuple(QueryKind(query, share) for _, query, share in DAY_KINDS)
     peak_rps = max(twitter().counts)
     fixed = tuple(
@@ -166,7 +169,7 @@ def day(seed: int, *, quick: bool) -> Case:
     peaks: dict[str, float] = {}
     for variant, kind in zip(fixed, kinds, strict=True):
         peaks[variant.id] = peaks.get(variant.id, 0.0) + peak_rps * kind.share
-    counts = baselines.preloaded([(one, peaks[one.id]) for one in variants if one.id in peaks], SLACK)
+    counts = baselines.preloaded([(variant, peaks[variant.id]) for variant in variants if variant.id in peaks], SLACK)
     workers = workers_for(variants, counts)
     at_first = {CPU: 2, GPU: 1, INFERENTIA: 1}
     systems = (
@@ -184,8 +187,8 @@ def cost_of_peak(peak_rps: float, variant: Variant) -> float:
 
 def pattern(rates_rps: Sequence[float], seed: int, *, quick: bool) -> Case:
     """Section 6.2: one architecture, ResNet50, with a pattern of load."""
-    variants = tuple(one for one in table_6_variants(stream(seed, "catalog")) if one.architecture == "resnet50")
-    variants += tuple(one for one in table_2_variants() if one.id not in {other.id for other in variants})
+    variants = tuple(variant for variant in table_6_variants(stream(seed, "catalog")) if variant.architecture == "resnet50")
+    variants += tuple(variant for variant in table_2_variants() if variant.id not in {other.id for other in variants})
     load = Trace(1.0, tuple(rates_rps[: int(QUICK_S)] if quick else rates_rps))
     kinds = (QueryKind(Query(PATTERN_SLO_S), 1.0),)
     demand = demand_of(kinds[0].query)
@@ -225,11 +228,11 @@ LOADS: Mapping[str, MakeCase] = {
 
 
 def clipper_plus(name: str, fixed: Sequence[Variant], counts: Mapping[str, int]) -> System:
-    return System(name, baselines.clipper, dict(counts), tuple(one.id for one in fixed), scales_workers=False)
+    return System(name, baselines.clipper, dict(counts), tuple(variant.id for variant in fixed), scales_workers=False)
 
 
 def sagemaker_plus(name: str, fixed: Sequence[Variant]) -> System:
-    names = tuple(one.id for one in fixed)
+    names = tuple(variant.id for variant in fixed)
     return System(name, partial(_sagemaker, names), baselines.ReplicaState(), names)
 
 
@@ -250,7 +253,7 @@ def infaas_systems() -> tuple[System, ...]:
 
 def workers_for(variants: Sequence[Variant], counts: Mapping[str, int]) -> dict[str, int]:
     """The workers that hold these instances."""
-    by_id = {one.id: one for one in variants}
+    by_id = {variant.id: variant for variant in variants}
     found = {
         CPU: math.ceil(sum(by_id[name].cores * count for name, count in counts.items() if by_id[name].hardware == CPU) / 8),
         GPU: sum(count for name, count in counts.items() if by_id[name].hardware == GPU),

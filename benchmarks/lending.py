@@ -138,13 +138,13 @@ def figures_of(found: Mapping[str, Sequence[Outcome]]) -> list[Figure]:
     """The figures of each policy over the repeats. They stand beside each other and have no goals."""
     made: list[Figure] = []
     for policy, outcomes in found.items():
-        lag = f"the load generator's delay was at most {1e3 * max(one.lag_p99_s for one in outcomes):.1f} ms (p99)"
+        lag = f"the load generator's delay was at most {1e3 * max(outcome.lag_p99_s for outcome in outcomes):.1f} ms (p99)"
         made += [
-            measured(f"{policy}: late", [100 * one.late for one in outcomes], "%", detail=lag),
-            measured(f"{policy}: p50", [1e3 * one.p50_s for one in outcomes], "ms"),
-            measured(f"{policy}: p95", [1e3 * one.p95_s for one in outcomes], "ms"),
-            measured(f"{policy}: CPU", [one.cpu_s for one in outcomes], "s"),
-            measured(f"{policy}: memory", [one.memory_bytes / GB for one in outcomes], "GB"),
+            measured(f"{policy}: late", [100 * outcome.late for outcome in outcomes], "%", detail=lag),
+            measured(f"{policy}: p50", [1e3 * outcome.p50_s for outcome in outcomes], "ms"),
+            measured(f"{policy}: p95", [1e3 * outcome.p95_s for outcome in outcomes], "ms"),
+            measured(f"{policy}: CPU", [outcome.cpu_s for outcome in outcomes], "s"),
+            measured(f"{policy}: memory", [outcome.memory_bytes / GB for outcome in outcomes], "GB"),
         ]
     return made
 
@@ -169,25 +169,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default=MODEL, help=f"default {MODEL}")
     parser.add_argument("--repeats", type=int, help=f"runs of each policy; {REPEATS} unless it is said")
     parser.add_argument("--seconds", type=float, help=f"load of a run; {SECONDS:g} unless it is said")
-    asked: argparse.Namespace = parser.parse_args(arguments)
-    pace = pace_of(asked)
-    repeats = asked.repeats or (QUICK_REPEATS if pace.quick else REPEATS)
-    seconds = asked.seconds or (QUICK_S if pace.quick else SECONDS)
-    profile, cores = read_profile(asked.model), os.cpu_count() or 1
+    options: argparse.Namespace = parser.parse_args(arguments)
+    pace = pace_of(options)
+    repeats = options.repeats or (QUICK_REPEATS if pace.quick else REPEATS)
+    seconds = options.seconds or (QUICK_S if pace.quick else SECONDS)
+    profile, cores = read_profile(options.model), os.cpu_count() or 1
     sample_s = profile.whole.at(1, 1) or 0.1
     slo_s, rate_rps = OBJECTIVE * sample_s, burst.able_rps(profile, 1, OBJECTIVE * sample_s, MAX_BATCH)
-    step(f"{asked.model}: objective {1e3 * slo_s:.0f} ms, one core answers {rate_rps:.1f} requests/s within it")
+    step(f"{options.model}: objective {1e3 * slo_s:.0f} ms, one core answers {rate_rps:.1f} requests/s within it")
     found: dict[str, list[Outcome]] = {policy: [] for policy in POLICIES}
     for repeat in range(1, repeats + 1):
         times_s = {name: arrivals(name, rate_rps, seconds, repeat) for name in FUNCTIONS}
-        load = Load(asked.model, slo_s, cores, times_s)
+        load = Load(options.model, slo_s, cores, times_s)
         # In turn, and each first once: what changes on the machine meanwhile changes for all of them.
         names = list(POLICIES)
         for policy in names[repeat % len(names) :] + names[: repeat % len(names)]:
             outcome = run(policy, load)
             found[policy].append(outcome)
             step(f"{repeat} of {repeats}: {policy}: {outcome}")
-    more = {"seconds": seconds, "model": asked.model, "slo_s": slo_s, "rate_rps": rate_rps, "profile": dict(profile.provenance)}
+    more = {"seconds": seconds, "model": options.model, "slo_s": slo_s, "rate_rps": rate_rps, "profile": dict(profile.provenance)}
     write("lending", figures_of(found), repeats=repeats, packages=("gnomon", "torch"), folder=pace.results, more=more)
 
 

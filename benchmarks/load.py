@@ -237,7 +237,7 @@ def alternate(
 
 def rates(loads: list[Load]) -> list[float]:
     """The requests/s of every round."""
-    return [one.requests_rps for one in loads]
+    return [load.requests_rps for load in loads]
 
 
 def ratios(ours: list[Load], theirs: list[Load]) -> list[float]:

@@ -78,7 +78,7 @@ def latency(found: dict[str, list[Load]]) -> list[Figure]:
     return [
         measured(
             f"one_connection_median ({name})",
-            [one.median_ms for one in loads],
+            [load.median_ms for load in loads],
             "ms",
             at_most=0.5 if name == OURS else None,
         )

@@ -145,23 +145,23 @@ def arrivals_of(run: Run, rate_rps: float) -> list[float]:
     """The arrivals of a run, the same for every policy."""
     if run.traffic == "Twitter":
         return hour(run.duration_s, rate_rps)
-    chance = stream(1, run.traffic)
+    rng = stream(1, run.traffic)
     if run.traffic == "Poisson":
-        return poisson(rate_rps, run.duration_s, chance)
+        return poisson(rate_rps, run.duration_s, rng)
     if run.traffic == "MMPP":
-        return switched(chance, run.duration_s, (0.8 * rate_rps, 60.0), (2.0 * rate_rps, 12.0))
-    return switched(chance, run.duration_s, (0.0, 30.0), (2.0 * rate_rps, 30.0))
+        return switched(rng, run.duration_s, (0.8 * rate_rps, 60.0), (2.0 * rate_rps, 12.0))
+    return switched(rng, run.duration_s, (0.0, 30.0), (2.0 * rate_rps, 30.0))
 
 
-def switched(chance: random.Random, duration_s: float, *states: tuple[float, float]) -> list[float]:
+def switched(rng: random.Random, duration_s: float, *states: tuple[float, float]) -> list[float]:
     """A Poisson process that goes through (rate, mean length) states in turn, each of an exponential length."""
     arrivals: list[float] = []
     now_s, number = 0.0, 0
     while now_s < duration_s:
         rate_rps, mean_s = states[number % len(states)]
-        end_s = min(duration_s, now_s + chance.expovariate(1 / mean_s))
+        end_s = min(duration_s, now_s + rng.expovariate(1 / mean_s))
         while rate_rps > 0.0:
-            now_s += chance.expovariate(rate_rps)
+            now_s += rng.expovariate(rate_rps)
             if now_s >= end_s:
                 break
             arrivals.append(now_s)
@@ -225,12 +225,12 @@ def of_models(found: Mapping[Run, Outcome]) -> list[Figure]:
         od = found[replace(run, policy="od")]
         share = ours.memory_bytes / od.memory_bytes
         shares.append(share)
-        where, beside = f"models: {run.model}, {run.duration_s / 60:g} min", f"{of(ours)}; od: {of(od)}"
+        where, compared = f"models: {run.model}, {run.duration_s / 60:g} min", f"{of(ours)}; od: {of(od)}"
         made += [
-            judged(f"{where}: late", 100 * ours.late, "%", 0.05, beside),
-            judged(f"{where}: memory ÷ od's", share, "", 0.95, beside),
-            judged(f"{where}: cores ÷ od's", ours.cores / od.cores, "", 1.05, beside),
-            judged(f"{where}: CPU utility", 100 * ours.utility, "%", 95.0, beside, least=True),
+            judged(f"{where}: late", 100 * ours.late, "%", 0.05, compared),
+            judged(f"{where}: memory ÷ od's", share, "", 0.95, compared),
+            judged(f"{where}: cores ÷ od's", ours.cores / od.cores, "", 1.05, compared),
+            judged(f"{where}: CPU utility", 100 * ours.utility, "%", 95.0, compared, least=True),
         ]
     return [*made, judged("models: memory ÷ od's, mean", sum(shares) / len(shares), "", 0.85, f"{len(shares)} models")]
 
@@ -289,11 +289,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many runs at once")
-    asked = parser.parse_args(arguments)
-    pace = pace_of(asked)
-    stretch_s = QUICK_S if pace.quick else asked.stretch
+    options = parser.parse_args(arguments)
+    pace = pace_of(options)
+    stretch_s = QUICK_S if pace.quick else options.stretch
     kept = ResultCache("policy", SOURCES)
-    if asked.afresh or pace.quick:
+    if options.afresh or pace.quick:
         kept.forget()
     lengths_s = {
         "models": stretch_s,
@@ -303,19 +303,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "ablation": stretch_s / 2,
         "latency": stretch_s / 2,
     }
-    parts = {part: runs_of(part, asked.models, QUICK_S if pace.quick else lengths_s.get(part, stretch_s)) for part in asked.parts}
-    found = all_of({run for runs in parts.values() for run in runs}, kept, asked, keep=not pace.quick)
+    parts = {
+        part: runs_of(part, options.models, QUICK_S if pace.quick else lengths_s.get(part, stretch_s)) for part in options.parts
+    }
+    found = all_of({run for runs in parts.values() for run in runs}, kept, options, keep=not pace.quick)
     figures = [figure for part, runs in parts.items() for figure in figures_of(part, {run: found[run] for run in runs}) if runs]
     write("policy", figures, repeats=1, packages=("gnomon", "numpy"), folder=pace.results)
 
 
-def all_of(runs: Iterable[Run], kept: ResultCache, asked: argparse.Namespace, *, keep: bool) -> dict[Run, Outcome]:
+def all_of(runs: Iterable[Run], kept: ResultCache, options: argparse.Namespace, *, keep: bool) -> dict[Run, Outcome]:
     """The outcome of each run, simulated where none is kept."""
     ordered = sorted(runs, key=lambda run: run.key)
     found = {run: Outcome(**kept.get(run.key)) for run in ordered if kept.get(run.key) is not None}
     missing = [run for run in ordered if run not in found]
     step(f"{len(found)} of {len(ordered)} runs are kept")
-    with ProcessPoolExecutor(asked.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for number, (run, outcome) in enumerate(zip(missing, pool.map(simulated, missing), strict=True), start=1):
             found[run] = outcome
             if keep:

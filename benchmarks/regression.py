@@ -210,11 +210,11 @@ def judged(grid: Grid, kept: VisitJournal, *, whole: float | None = MB_PER_CORE,
     points = [Measurement(memory, batch, found[memory, batch].median_s) for memory, batch in trained]
     model = fit_service_times(points, whole=whole)
     others = [cell for cell in grid.cells if cell in found and cell not in trained]
-    return Judged(model, {cell: _told(model, cell) / found[cell].median_s - 1.0 for cell in others})
+    return Judged(model, {cell: _predicted_s(model, cell) / found[cell].median_s - 1.0 for cell in others})
 
 
-def _told(model: ServiceModel, cell: Cell) -> float:
-    """The model's seconds; none where it refuses to tell a time that is not positive, which is an error of the whole time."""
+def _predicted_s(model: ServiceModel, cell: Cell) -> float:
+    """The model's service time in seconds; 0 where the model has no positive time, which counts as an error of 100 %."""
     try:
         return model.seconds(*cell)
     except GnomonError:
@@ -522,10 +522,10 @@ def measure(
 
     for _, group in itertools.groupby(missing, key=lambda visit: visit.round):
         visits = list(group)
-        beside = _shared(iter([visit for visit in visits if threads_of(visit.cell[0]) == 1]))
+        shared_visits = _shared(iter([visit for visit in visits if threads_of(visit.cell[0]) == 1]))
         with ThreadPoolExecutor(len(workers)) as pool:
             try:
-                for ended in [pool.submit(work, worker, beside) for worker in workers]:
+                for ended in [pool.submit(work, worker, shared_visits) for worker in workers]:
                     ended.result()
             except BaseException:
                 given_up.set()

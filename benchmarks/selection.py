@@ -93,18 +93,18 @@ def of_catalog(count: int, pace: Pace) -> list[Figure]:
     floors: list[list[float]] = []
     requests: dict[str, list[list[float]]] = {"request": [], "request_new": []}
     for repeat in range(pace.repeats):
-        chance = random.Random(1000 * count + repeat)
-        variants = made_up_variants(count, chance)
-        instances = loaded(variants, chance)
+        rng = random.Random(1000 * count + repeat)
+        variants = made_up_variants(count, rng)
+        instances = loaded(variants, rng)
         selector = selector_of(variants, instances)
-        queries = [query_like(chance.choice(variants), chance) for _ in range(QUICK_CALLS if pace.quick else CALLS)]
+        queries = [query_like(rng.choice(variants), rng) for _ in range(QUICK_CALLS if pace.quick else CALLS)]
         places = list(instances)
-        changes = [(*chance.choice(places), chance.random()) for _ in queries]
+        changes = [(*rng.choice(places), rng.random()) for _ in queries]
         taken, changed = timed(selector, queries, changes)
         medians.append(taken[len(taken) // 2])
         p99s.append(taken[len(taken) * 99 // 100])
-        floors.append(timed(selector, [with_floor(query, chance) for query in queries], changes)[0])
-        few = chance.choices(queries[:KINDS], k=len(queries))
+        floors.append(timed(selector, [with_floor(query, rng) for query in queries], changes)[0])
+        few = rng.choices(queries[:KINDS], k=len(queries))
         for key, asked in (("request", few), ("request_new", queries)):
             requests[key].append(timed_requests(selector, [headers_of(query) for query in asked], changes))
         updates.append(changed[len(changed) // 2])
@@ -129,14 +129,14 @@ def of_hardest(pace: Pace) -> list[Figure]:
     """Selections where the nearest variant is searched for among all variants."""
     medians, p99s = [], []
     for repeat in range(pace.repeats):
-        chance = random.Random(repeat)
+        rng = random.Random(repeat)
         variants = [
-            replace(one, accuracy=0.5 + number / 4000, cost_per_s=1.0 + number, latency_s={one.max_batch: 1.0})
-            for number, one in enumerate(made_up_variants(1000, chance))
+            replace(variant, accuracy=0.5 + number / 4000, cost_per_s=1.0 + number, latency_s={variant.max_batch: 1.0})
+            for number, variant in enumerate(made_up_variants(1000, rng))
         ]
-        selector = selector_of(variants, loaded(variants, chance))
+        selector = selector_of(variants, loaded(variants, rng))
         queries = [
-            Query(accuracy=chance.uniform(0.8, 1.0), cost_per_s=chance.uniform(1, 500), latency_s=chance.uniform(0.5, 0.9))
+            Query(accuracy=rng.uniform(0.8, 1.0), cost_per_s=rng.uniform(1, 500), latency_s=rng.uniform(0.5, 0.9))
             for _ in range(QUICK_CALLS if pace.quick else CALLS)
         ]
         taken, _ = timed(selector, queries, [])
@@ -148,15 +148,15 @@ def of_hardest(pace: Pace) -> list[Figure]:
     ]
 
 
-def loaded(variants: Sequence[Variant], chance: random.Random) -> dict[tuple[str, str], Loaded]:
+def loaded(variants: Sequence[Variant], rng: random.Random) -> dict[tuple[str, str], Loaded]:
     """One to three instances of a quarter of the variants, on workers with their hardware; half of them have samples to do."""
     instances = {}
-    for variant in chance.sample(list(variants), len(variants) // 4):
+    for variant in rng.sample(list(variants), len(variants) // 4):
         workers = [name for name, (hardware, _) in WORKERS.items() if hardware == variant.hardware]
-        for worker in chance.sample(workers, chance.randint(1, len(workers))):
-            state = chance.choice(STRAINED) if chance.random() < 0.25 else VariantState.ACTIVE
-            count = chance.randint(1, 3)
-            instances[variant.id, worker] = Loaded(state, chance.random(), count, chance.randrange(2 * count + 1))
+        for worker in rng.sample(workers, rng.randint(1, len(workers))):
+            state = rng.choice(STRAINED) if rng.random() < 0.25 else VariantState.ACTIVE
+            count = rng.randint(1, 3)
+            instances[variant.id, worker] = Loaded(state, rng.random(), count, rng.randrange(2 * count + 1))
     return instances
 
 
@@ -165,25 +165,27 @@ def selector_of(variants: Sequence[Variant], instances: Instances, rule: Rule = 
     selector = VariantSelector(variants, rule)
     for worker, (hardware, utilization) in WORKERS.items():
         selector.worker_changed(worker, hardware, utilization)
-    for (variant, worker), one in instances.items():
-        selector.instance_loaded(variant, worker, one.state, one.load, instances=one.instances, pending=partial(int, one.pending))
+    for (variant, worker), instance in instances.items():
+        selector.instance_loaded(
+            variant, worker, instance.state, instance.load, instances=instance.instances, pending=partial(int, instance.pending)
+        )
     return selector
 
 
-def query_like(variant: Variant, chance: random.Random) -> Query:
+def query_like(variant: Variant, rng: random.Random) -> Query:
     """A query whose constraints are around what a variant offers."""
     return Query(
-        latency_s=variant.inference_s * chance.uniform(0.7, 2.0),
-        accuracy=min(1.0, variant.accuracy * chance.uniform(0.8, 1.02)),
-        cost_per_s=variant.cost_per_s * chance.uniform(0.9, 3.0) if chance.random() < 0.3 else None,
-        architecture=variant.architecture if chance.random() < 0.2 else None,
-        variant=variant.id if chance.random() < 0.1 else None,
+        latency_s=variant.inference_s * rng.uniform(0.7, 2.0),
+        accuracy=min(1.0, variant.accuracy * rng.uniform(0.8, 1.02)),
+        cost_per_s=variant.cost_per_s * rng.uniform(0.9, 3.0) if rng.random() < 0.3 else None,
+        architecture=variant.architecture if rng.random() < 0.2 else None,
+        variant=variant.id if rng.random() < 0.1 else None,
     )
 
 
-def with_floor(query: Query, chance: random.Random) -> Query:
+def with_floor(query: Query, rng: random.Random) -> Query:
     """The same query, which accepts less accuracy."""
-    return query if query.accuracy is None else replace(query, accuracy_floor=query.accuracy * chance.uniform(0.7, 1.0))
+    return query if query.accuracy is None else replace(query, accuracy_floor=query.accuracy * rng.uniform(0.7, 1.0))
 
 
 def timed(
@@ -266,13 +268,15 @@ class _Search:
     def started(self, variants: Sequence[Variant]) -> Choice | None:
         """The unloaded variant that answers first."""
         there = {name for name, _ in self.instances}
-        startable = [one for one in variants if one.id not in there and (not self.workers or self.least_utilized(one))]
+        startable = [
+            variant for variant in variants if variant.id not in there and (not self.workers or self.least_utilized(variant))
+        ]
         found = min(startable, key=start_order, default=None)
         return None if found is None else Choice(found, self.least_utilized(found), loaded=False)
 
     def degraded(self, below: Sequence[Variant], latency_s: float, loaded: tuple[float, Choice] | None) -> Choice | None:
         """A loaded variant below the wished accuracy; `loaded` is the one of the wished accuracy that answers first."""
-        for variant in sorted(below, key=lambda one: (-one.accuracy, single_s(one), preference(one))):
+        for variant in sorted(below, key=lambda candidate: (-candidate.accuracy, single_s(candidate), preference(candidate))):
             active = self.loaded([variant], (VariantState.ACTIVE,))
             if active is not None and active[0] <= latency_s:
                 return replace(active[1], degraded=True)
@@ -291,7 +295,9 @@ class _Search:
     def nearest(self, query: Query) -> Choice:
         """The nearest variant, wherever it is."""
         named = [
-            one for one in self.variants if query.architecture in (None, one.architecture) and query.variant in (None, one.id)
+            candidate
+            for candidate in self.variants
+            if query.architecture in (None, candidate.architecture) and query.variant in (None, candidate.id)
         ]
         found = min(named, key=lambda variant: (distance(variant, query), preference(variant)))
         misses = shortfall(found, query)
@@ -310,7 +316,7 @@ class _Search:
 
 
 def _earliest(*found: tuple[float, Choice] | None) -> tuple[float, Choice] | None:
-    return min((one for one in found if one is not None), key=itemgetter(0), default=None)
+    return min((choice for choice in found if choice is not None), key=itemgetter(0), default=None)
 
 
 def loaded_choice(
@@ -319,16 +325,16 @@ def loaded_choice(
     """The choice among the instances of these variants in these states, and when it is expected to answer."""
     known = {variant.id: variant for variant in variants}
     found = []
-    for (name, worker), one in instances.items():
-        if name in known and one.state in states:
+    for (name, worker), instance in instances.items():
+        if name in known and instance.state in states:
             variant = known[name]
-            seconds = expected_s(variant, one.pending, one.instances)
+            seconds = expected_s(variant, instance.pending, instance.instances)
             if rule is Rule.SOONEST:
-                order: tuple[object, ...] = (seconds, single_s(variant), preference(variant), one.load, worker)
+                order: tuple[object, ...] = (seconds, single_s(variant), preference(variant), instance.load, worker)
             elif VariantState.ACTIVE in states:
-                order = (preference(variant), one.load, worker)
+                order = (preference(variant), instance.load, worker)
             else:
-                order = (one.load, preference(variant), worker)
+                order = (instance.load, preference(variant), worker)
             found.append((order, seconds, Choice(variant, worker)))
     return min(found, key=itemgetter(0))[1:] if found else None
 

@@ -141,8 +141,8 @@ def figures_of(title: str, engine: str, found: dict[str, list[Load]]) -> list[Fi
     ]
     for peer in ("mosec", "litserve"):
         for theirs, least in (("torch", goal), ("onnxruntime", 1.0)):
-            beside = ratios(ours, found[f"{peer}, {theirs}"])
-            figures.append(measured(f"{title}: auto of {peer} with {theirs}", beside, "×", at_least=least, detail=SETTINGS))
+            peer_ratios = ratios(ours, found[f"{peer}, {theirs}"])
+            figures.append(measured(f"{title}: auto of {peer} with {theirs}", peer_ratios, "×", at_least=least, detail=SETTINGS))
     figures += [
         measured(f"{title}: requests ({name})", rates(loads), "requests/s", detail=f"median {loads[-1].median_ms:.0f} ms")
         for name, loads in found.items()

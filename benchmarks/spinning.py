@@ -95,7 +95,7 @@ def main(pace: Pace) -> None:
                             found.setdefault((name, threads), []).extend(worker.batches_s(threads))
             for (name, threads), seconds in found.items():
                 key = f"{where}, spin count {name}: {threads} {'thread' if threads == 1 else 'threads'}"
-                figures.append(measured(key, [1e3 * one for one in sorted(seconds)], "ms"))
+                figures.append(measured(key, [1e3 * second for second in sorted(seconds)], "ms"))
     write("spinning", figures, repeats=rounds * BATCHES, packages=("torch", "torchvision"), folder=pace.results)
 
 

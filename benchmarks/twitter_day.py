@@ -373,12 +373,12 @@ def _least_usd(case: Case, times: Vector, batch: int) -> float:
     return float((case.usd_of_calls(sizes) / sizes).min())
 
 
-def _better(one: Cheapest, other: Cheapest) -> bool:
-    if one.met != other.met:
-        return one.met
-    if not one.met:
-        return one.within > other.within
-    return one.usd_per_request < other.usd_per_request
+def _better(first: Cheapest, second: Cheapest) -> bool:
+    if first.met != second.met:
+        return first.met
+    if not first.met:
+        return first.within > second.within
+    return first.usd_per_request < second.usd_per_request
 
 
 HOURS_GOAL, COST_GOAL, BATCH_GOAL, BATCH_SHARE = 21, 1.1, 4, 0.5
@@ -402,7 +402,7 @@ def document_of(case: Case, runs: Mapping[str, Sequence[Row]], cheapest: Sequenc
     return {
         "key": case.key,
         "paid": case.paid,
-        "service_ms": [round(1e3 * one, 6) for one in case.service_s.tolist()],
+        "service_ms": [round(1e3 * value, 6) for value in case.service_s.tolist()],
         "slo_ms": case.slo_ms,
         "percent": PERCENT,
         "max_batch": case.max_batch,
@@ -473,7 +473,7 @@ def _cost(key: str, hours: Sequence[Row], mode: str) -> Figure:
     return Figure(key, mean, "×", COST_GOAL, "<=", "met" if mean <= COST_GOAL else "missed", said)
 
 
-BUFFER = ("planner/gnomon_planner/validation.py", "planner/gnomon_planner/plans.py")
+BUFFER = ("planner/gnomon_planner/buffer_replay.py", "planner/gnomon_planner/billing.py")
 DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch", "benchmarks/twitter_day.py")
 HINDSIGHT_SOURCES = (*BUFFER, "benchmarks/twitter_day.py")
 
@@ -510,12 +510,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--afresh", action="store_true", help="do again what an interrupted run has kept")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose key holds it")
-    asked = parser.parse_args(arguments)
-    pace = pace_of(asked)
-    cases = [case for case in CASES[:: 3 if pace.quick else 1] if asked.only in case.key]
+    options = parser.parse_args(arguments)
+    pace = pace_of(options)
+    cases = [case for case in CASES[:: 3 if pace.quick else 1] if options.only in case.key]
     hours = HOURS[:2] if pace.quick else HOURS
     kept = ResultCache("twitter_day", DAY_SOURCES), ResultCache("twitter_day_cheapest", HINDSIGHT_SOURCES)
-    for each in kept if asked.afresh else ():
+    for each in kept if options.afresh else ():
         each.forget()
     documents = []
     for number, case in enumerate(cases, start=1):
@@ -523,7 +523,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         runs = {mode: day_of(case, mode, hours, kept[0]) for mode in MODES}
         documents.append(document_of(case, runs, cheapest_of(case, hours, kept[1])))
     figures = [figure for document in documents for figure in figures_of(document)]
-    if asked.only:
+    if options.only:
         print(table([{"name": "twitter_day", "figures": [asdict(figure) for figure in figures]}]))
         return
     write("twitter_day", figures, repeats=1, packages=("gnomon", "numpy"), folder=pace.results, more={"cases": documents})

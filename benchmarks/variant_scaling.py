@@ -117,11 +117,11 @@ def costs(name: str, most_demands: int, dearer: float | None, loads: int) -> lis
 
 def of_architectures(count: int, seed: int, *, tight: bool) -> ApplicationObservation:
     """An observation of `count` architectures, each with a load, an objective and the instances of an earlier load."""
-    chance = random.Random(seed)
-    variants = made_up_variants(count * VARIANTS, chance, architectures=count)
+    rng = random.Random(seed)
+    variants = made_up_variants(count * VARIANTS, rng, architectures=count)
     before, now = (
         tuple(
-            Demand(10 ** chance.uniform(0.0, 3.0), latency_s=objective_of(variants, name, chance), architecture=name)
+            Demand(10 ** rng.uniform(0.0, 3.0), latency_s=objective_of(variants, name, rng), architecture=name)
             for name in sorted({variant.architecture for variant in variants})
         )
         for _ in range(2)
@@ -131,30 +131,30 @@ def of_architectures(count: int, seed: int, *, tight: bool) -> ApplicationObserv
     return bounded(observation, TIGHT) if tight else observation
 
 
-def objective_of(variants: Sequence[Variant], architecture: str, chance: random.Random) -> float:
+def objective_of(variants: Sequence[Variant], architecture: str, rng: random.Random) -> float:
     """An objective that at least a quarter of an architecture's variants meets."""
     every = sorted(variant.inference_s for variant in variants if variant.architecture == architecture)
-    return every[chance.randrange(len(every) // 4, len(every))]
+    return every[rng.randrange(len(every) // 4, len(every))]
 
 
-def of_random(chance: random.Random, most_demands: int, *, running_before: bool, dearer: float | None) -> ApplicationObservation:
+def of_random(rng: random.Random, most_demands: int, *, running_before: bool, dearer: float | None) -> ApplicationObservation:
     """A random catalog and random demands, with nothing or with what runs for other demands."""
-    architectures = chance.randint(1, 5)
-    variants = made_up_variants(chance.randint(3, 40) * architectures, chance, architectures=architectures)
-    count = 1 if most_demands == 1 else chance.randint(2, most_demands)
-    before, now = (tuple(demand_like(chance.choice(variants), chance) for _ in range(count)) for _ in range(2))
+    architectures = rng.randint(1, 5)
+    variants = made_up_variants(rng.randint(3, 40) * architectures, rng, architectures=architectures)
+    count = 1 if most_demands == 1 else rng.randint(2, most_demands)
+    before, now = (tuple(demand_like(rng.choice(variants), rng) for _ in range(count)) for _ in range(2))
     observation = running(variants, before if running_before else ())
     observation = replace(observation, demands=now)
     return observation if dearer is None else bounded(observation, dearer)
 
 
-def demand_like(variant: Variant, chance: random.Random) -> Demand:
+def demand_like(variant: Variant, rng: random.Random) -> Demand:
     """A demand that at least this variant can serve."""
     return Demand(
-        10 ** chance.uniform(0.0, 3.5),
-        latency_s=chance.choice((None, variant.inference_s * chance.uniform(1.0, 3.0))),
-        accuracy=chance.choice((None, variant.accuracy)),
-        architecture=chance.choice(("", variant.architecture)),
+        10 ** rng.uniform(0.0, 3.5),
+        latency_s=rng.choice((None, variant.inference_s * rng.uniform(1.0, 3.0))),
+        accuracy=rng.choice((None, variant.accuracy)),
+        architecture=rng.choice(("", variant.architecture)),
     )
 
 

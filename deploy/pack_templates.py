@@ -88,7 +88,7 @@ def pack_wheel() -> Path:
 def wanted(context: Context) -> list[str]:
     """The requirements of an image's lock."""
     project = tomllib.loads(PROJECT.read_text())["project"]
-    named = [one for extra in context.extras for one in project["optional-dependencies"][extra]]
+    named = [requirement for extra in context.extras for requirement in project["optional-dependencies"][extra]]
     return [*project["dependencies"], *named]
 
 

@@ -25,7 +25,7 @@ class Disk:
     def keeps(self, path: Path, root: Path) -> bool:
         """True if the file would survive a power failure; `root` is a folder that existed before."""
         below = [path, *path.parents]
-        return all(self._named(one) for one in below[: below.index(root)])
+        return all(self._named(folder) for folder in below[: below.index(root)])
 
     def _named(self, path: Path) -> bool:
         return self._names.get(path.parent.stat().st_ino, {}).get(path.name) == path.stat().st_ino

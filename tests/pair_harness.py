@@ -255,10 +255,10 @@ class Buffers:
 
     @staticmethod
     def make(there: int, back: int) -> Buffers:
-        one, other = packets.socket_pair()
+        first, second = packets.socket_pair()
         to, back_again = shared_memory.make("to shadow", there), shared_memory.make("from shadow", back)
         return Buffers(
-            [one.detach(), to, shared_memory.reader(back_again)], [other.detach(), shared_memory.reader(to), back_again]
+            [first.detach(), to, shared_memory.reader(back_again)], [second.detach(), shared_memory.reader(to), back_again]
         )
 
     def close(self) -> None:

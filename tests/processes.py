@@ -7,10 +7,10 @@ import numpy as np
 from gnomon_planner.maps import Map
 
 
-def superposed(one: Map, other: Map) -> Map:
+def superposed(first: Map, second: Map) -> Map:
     """Superpose two independent processes: rates add, phases multiply."""
-    ones, others = np.eye(one.order), np.eye(other.order)
-    return Map(np.kron(one.D0, others) + np.kron(ones, other.D0), np.kron(one.D1, others) + np.kron(ones, other.D1))
+    ones, others = np.eye(first.order), np.eye(second.order)
+    return Map(np.kron(first.D0, others) + np.kron(ones, second.D0), np.kron(first.D1, others) + np.kron(ones, second.D1))
 
 
 def is_mmpp(process: Map) -> bool:

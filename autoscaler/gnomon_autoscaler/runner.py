@@ -270,7 +270,7 @@ class StartBackoff:
         self._ending &= present.keys()
         self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
         self._seen = present
-        steady = all(one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances)
+        steady = all(instance.state is InstanceState.READY and self._was_steady(now_s, instance.id) for instance in instances)
         self.settled = steady and not self._ending
 
     def reset(self) -> None:

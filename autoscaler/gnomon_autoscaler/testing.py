@@ -163,7 +163,7 @@ class MemoryFleet:
             GnomonError: 503 `no_capacity`.
 
         """
-        if self._places is not None and sum(len(one.instances) for one in self.known.values()) >= self._places:
+        if self._places is not None and sum(len(function.instances) for function in self.known.values()) >= self._places:
             raise GnomonError(503, "no_capacity", f"All {self._places} places are taken.", "Allow more.")
 
     def nodes(self) -> tuple[Node, ...]:

@@ -83,14 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seen = asyncio.run(measure(partial(pods_on, ground), model, pair, turns, bodies))
     write(
         "kubernetes_burst",
-        figures_of(seen, f"{given.model}, half of a batch, {named(model.layers, pair.blocks)}; {beside()}"),
+        figures_of(seen, f"{given.model}, half of a batch, {named(model.layers, pair.blocks)}; {machine_load()}"),
         repeats=turns * len(BATCHES),
         packages=("gnomon", "torch", "torchvision", "kubernetes"),
         folder=pace.results,
     )
 
 
-def beside() -> str:
+def machine_load() -> str:
     """The machine's run queue during the measurement; on a quiet machine only this benchmark fills it."""
     return f"load {os.getloadavg()[1]:.1f} on {os.cpu_count()} CPUs"
 
@@ -162,24 +162,26 @@ async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns
     seen.ready_ms.append(1e3 * (time.perf_counter() - began_s))
     await place.paired(shadow.id)
     seen.paired_ms.append(1e3 * (place.events.paired[shadow.id] - began_s))
-    while not any(one.shared for one in body.served[before:]):
+    while not any(batch.shared for batch in body.served[before:]):
         if (error := body.failed()) is not None:
             raise error
         await asyncio.sleep(0.002)
-    first = next(one for one in body.served[before:] if one.shared)
+    first = next(batch for batch in body.served[before:] if batch.shared)
     seen.answered_ms[batch].append(1e3 * (first.ended_s - began_s))
     await body.end()
     together = [await body.ask() for _ in range(EACH)]
     await place.end(shadow.id)
-    seen.lost += sum(not one.shared for one in together)
-    seen.alone_s[batch].append(statistics.median(one.ended_s - one.began_s for one in alone))
-    seen.pair_s[batch].append(statistics.median(one.ended_s - one.began_s for one in together))
+    seen.lost += sum(not batch.shared for batch in together)
+    seen.alone_s[batch].append(statistics.median(batch.ended_s - batch.began_s for batch in alone))
+    seen.pair_s[batch].append(statistics.median(batch.ended_s - batch.began_s for batch in together))
 
 
 async def _until_ready(place: Place, body: Serving, shadow_id: str) -> None:
     """Return when the platform knows that the Shadow's blocks are resident."""
     while True:
-        known = next((one for one in place.platform.instances(body.instance.function) if one.id == shadow_id), None)
+        known = next(
+            (instance for instance in place.platform.instances(body.instance.function) if instance.id == shadow_id), None
+        )
         if known is None:
             raise RuntimeError(f"no Shadow: {place.events.gone.get(shadow_id)}")
         if known.state is InstanceState.READY:
@@ -192,32 +194,37 @@ def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
     pods, processes = seen["pods"], seen["processes"]
     figures = [at_quantile("pods: a Shadow ready, median", pods.ready_ms, "ms", at_most=READY_GOAL_MS, detail=what)]
     for batch in BATCHES:
-        of_pods, of_processes = (quantile(one.ratios(batch), 0.5) for one in (pods, processes))
+        of_pods, of_processes = (quantile(run.ratios(batch), 0.5) for run in (pods, processes))
         detail = f"pair ÷ Body alone: {of_pods:.3f} of pods, {of_processes:.3f} of processes"
         figures.append(
             counted(
                 f"b = {batch}: ratio of pods ÷ ratio of processes", of_pods / of_processes, "", at_most=RATIO_GOAL, detail=detail
             )
         )
-    for kind, one in seen.items():
+    for kind, pods_seen in seen.items():
         figures.append(
-            counted(f"{kind}: batches without the Shadow's rows", one.lost, "batches", detail=f"of {EACH * len(one.ready_ms)}")
+            counted(
+                f"{kind}: batches without the Shadow's rows",
+                pods_seen.lost,
+                "batches",
+                detail=f"of {EACH * len(pods_seen.ready_ms)}",
+            )
         )
         figures += [
             at_quantile(f"{kind}: {name}", values, "ms")
             for name, values in (
-                ("a Body ready", one.body_ms),
-                ("a Shadow ready", one.ready_ms),
-                ("its Body told", one.paired_ms),
+                ("a Body ready", pods_seen.body_ms),
+                ("a Shadow ready", pods_seen.ready_ms),
+                ("its Body told", pods_seen.paired_ms),
             )
         ]
         for batch in BATCHES:
             figures += [
-                at_quantile(f"{kind}, b = {batch}: a Body's first batch", one.body_answered_ms[batch], "ms"),
-                at_quantile(f"{kind}, b = {batch}: first batch together", one.answered_ms[batch], "ms"),
-                at_quantile(f"{kind}, b = {batch}: pair ÷ Body alone", one.ratios(batch), ""),
-                at_quantile(f"{kind}, b = {batch}: Body alone", [1e3 * each for each in one.alone_s[batch]], "ms"),
-                at_quantile(f"{kind}, b = {batch}: pair", [1e3 * each for each in one.pair_s[batch]], "ms"),
+                at_quantile(f"{kind}, b = {batch}: a Body's first batch", pods_seen.body_answered_ms[batch], "ms"),
+                at_quantile(f"{kind}, b = {batch}: first batch together", pods_seen.answered_ms[batch], "ms"),
+                at_quantile(f"{kind}, b = {batch}: pair ÷ Body alone", pods_seen.ratios(batch), ""),
+                at_quantile(f"{kind}, b = {batch}: Body alone", [1e3 * each for each in pods_seen.alone_s[batch]], "ms"),
+                at_quantile(f"{kind}, b = {batch}: pair", [1e3 * each for each in pods_seen.pair_s[batch]], "ms"),
             ]
     return figures
 

@@ -60,20 +60,20 @@ def main(kubeconfig: Path, namespace: str, identity: str, looked: Event, *, guar
 
 
 async def _lead(kubeconfig: Path, namespace: str, identity: str, looked: Event, *, guarded: bool) -> None:
-    api, clock, chance = connect(kubeconfig), WallClock(), random.Random(identity)
+    api, clock, rng = connect(kubeconfig), WallClock(), random.Random(identity)
     freezing = Freezing()
     written = Target(CONFIG_MAPS, namespace, "written")
     # Without guards the time of a term never ends; it is over when somebody else is seen to have the Lease.
     tenure = Tenure() if guarded else Tenure(gone=lambda _: None, boot_s=lambda: 0.0)
     if guarded:
         Watchdog(tenure).start()
-    leader = Leader(Writer(api, clock, chance), Target(LEASES, namespace, "gnomon"), identity, tenure, clock, timing=TIMING)
+    leader = Leader(Writer(api, clock, rng), Target(LEASES, namespace, "gnomon"), identity, tenure, clock, timing=TIMING)
     await leader.attempt()
     looked.set()
     standing = asyncio.create_task(leader.run())
     await leader.leading.wait()
     if guarded:
-        writer = Writer(api, clock, chance, freezing.after(tenure.check))
+        writer = Writer(api, clock, rng, freezing.after(tenure.check))
         await _write(writer, written, tenure, standing)
     else:
         await _write_unguarded(api, written, tenure.epoch, leader, freezing.after(lambda: None))

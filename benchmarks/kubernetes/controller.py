@@ -141,7 +141,7 @@ class Controller:
 
     def __init__(self, api: Api, joined: Joined, functions: int) -> None:
         self._joined, self._functions = joined, [spec(number) for number in range(functions)]
-        self._chance = random.Random(SEED)
+        self._rng = random.Random(SEED)
         self._scales: Informer[int] = Informer(
             api, Source(DEPLOYMENTS, NAMESPACE), lambda document: int(document["spec"].get("replicas", 1))
         )
@@ -156,9 +156,9 @@ class Controller:
         found["taking_over_s"] = await self._take_up()
         calm_collector()
         report(f"all are served after {found['taking_over_s']:.1f} s")
-        few = self._chance.sample(self._functions, len(self._functions) // CHANGED_SHARE)
+        few = self._rng.sample(self._functions, len(self._functions) // CHANGED_SHARE)
         for name, busy in (("idle", few), ("busy", self._functions)):
-            self._joined.fleet.busy = frozenset(str(one.key) for one in busy)
+            self._joined.fleet.busy = frozenset(str(function.key) for function in busy)
             await self._take_over()
             found[name] = await self._steady(steady_s)
             report(f"{len(busy)} functions get requests: {found[name]}")
@@ -190,7 +190,7 @@ class Controller:
         state: Any = self._autoscaler.export_state()
         for name, runner in state["functions"].items():
             busy = name in self._joined.fleet.busy
-            draw = self._chance.random
+            draw = self._rng.random
             bins = [[draw(), draw(), draw(), draw()] for _ in range(WINDOW_BINS)] if busy else [WINDOW_BINS]
             runner["windows"]["bins"] = bins
         await self._end_leading()
@@ -205,7 +205,7 @@ class Controller:
 
     def _ready(self, function: FunctionSpec) -> int:
         found = self._joined.platform.instances(str(function.key))
-        return sum(one.state is InstanceState.READY for one in found)
+        return sum(instance.state is InstanceState.READY for instance in found)
 
     async def _steady(self, seconds: float) -> dict[str, float]:
         cpu_s, begun_s = time.process_time(), time.monotonic()
@@ -217,7 +217,7 @@ class Controller:
         """A leader takes over, finds that 5 % need a second instance, and writes that."""
         assert self._autoscaler is not None
         single = [function for function in self._functions if self._scale_of(function) == 1]
-        changed = self._chance.sample(single, len(self._functions) // CHANGED_SHARE)
+        changed = self._rng.sample(single, len(self._functions) // CHANGED_SHARE)
         state = self._autoscaler.export_state()
         await self._end_leading()
         for function in changed:
@@ -262,7 +262,7 @@ async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) 
     """Join the parts, run the scenario, print what was measured as JSON."""
     clock, scaling_policies = WallClock(), BUILT_IN
     api = connect(kubeconfig)
-    platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0), clock=clock, chance=random.Random(SEED))
+    platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0), clock=clock, rng=random.Random(SEED))
     scaling = ScalingAdapter(scaling_policies, lambda: platform.capabilities)
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "functions.db")

@@ -81,8 +81,8 @@ async def _round(pods: Pods, body: Serving, seen: Seen) -> None:
     seen.applied_s.append(await _applied(pods, body, 2) - began_s)
 
     def quicker() -> float | None:
-        found = (one for one in body.served[before:] if one.ended_s - one.began_s <= QUICKER * alone_s)
-        return next((one.ended_s for one in found), None)
+        found = (batch for batch in body.served[before:] if batch.ended_s - batch.began_s <= QUICKER * alone_s)
+        return next((batch.ended_s for batch in found), None)
 
     async with asyncio.timeout(LIMIT_S):
         while (at_s := quicker()) is None:
@@ -99,13 +99,13 @@ async def _settled(body: Serving) -> float:
     before = len(body.served)
     while len(body.served) < before + SETTLED:
         await _another(body)
-    return statistics.median(one.ended_s - one.began_s for one in body.served[before:])
+    return statistics.median(batch.ended_s - batch.began_s for batch in body.served[before:])
 
 
 async def _applied(pods: Pods, body: Serving, cores: int) -> float:
     """Wait until the platform reports this number of cores; return the time."""
     async with asyncio.timeout(LIMIT_S):
-        while next(one.cores for one in pods.platform.instances(body.instance.function)) != cores:
+        while next(instance.cores for instance in pods.platform.instances(body.instance.function)) != cores:
             await _another(body, 0.005)
     return time.perf_counter()
 
@@ -119,7 +119,7 @@ async def _another(body: Serving, pause_s: float = 0.01) -> None:
 
 def figures_of(seen: Seen) -> list[Figure]:
     """The published figures."""
-    gain = [two / one for one, two in zip(seen.one_core_s, seen.two_cores_s, strict=True)]
+    gain = [second / first for first, second in zip(seen.one_core_s, seen.two_cores_s, strict=True)]
     return [
         at_quantile("1 → 2 cores: in effect", seen.effect_s, "s", at_most=GOAL_S, detail="the first answer at the pace of two"),
         counted("1 → 2 cores: longest", max(seen.effect_s), "s", at_most=GOAL_S),

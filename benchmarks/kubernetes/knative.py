@@ -138,7 +138,7 @@ class Revision:
             answers.lost.append(f"{answer.status} {text[:100]}")
 
     def _wanted(self, since_s: float) -> float | None:
-        return next((one.at_s for one in self.points if one.at_s >= since_s and one.replicas > 0), None)
+        return next((point.at_s for point in self.points if point.at_s >= since_s and point.replicas > 0), None)
 
     def _watch(self) -> None:
         field_ = f"metadata.name={self._revision}-deployment"
@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 async def rounds(found: Cluster, namespace_: str, pace: Pace) -> dict[str, Seen]:
     """Run all rounds, both autoscaler classes in turn."""
     seen = {name: Seen() for name in CLASSES}
-    chance = Random(SEED)
+    rng = Random(SEED)
     ready, zero, load = (1, 2, 1) if pace.quick else (READY_ROUNDS, ZERO_ROUNDS, LOAD_ROUNDS)
     revisions: dict[str, Revision] = {}
     step("from create to Ready")
@@ -229,13 +229,13 @@ async def rounds(found: Cluster, namespace_: str, pace: Pace) -> dict[str, Seen]
     step("from zero")
     for number in range(zero):
         for name in turn(number):
-            await asyncio.sleep(await from_zero(revisions[name], seen[name], chance))
+            await asyncio.sleep(await from_zero(revisions[name], seen[name], rng))
     step("a load that rises and falls")
     for number in range(load):
         for name in turn(number):
             await rising(revisions[name], seen[name])
-    for one in revisions.values():
-        await asyncio.to_thread(one.remove)
+    for revision_measured in revisions.values():
+        await asyncio.to_thread(revision_measured.remove)
     return seen
 
 
@@ -251,28 +251,28 @@ def revision(found: Cluster, namespace_: str, name: str, number: int) -> Revisio
     return Revision(found, namespace_, f"{name}-{number}", image("answer"), annotations)
 
 
-async def from_zero(one: Revision, seen: Seen, chance: Random) -> float:
+async def from_zero(revision: Revision, seen: Seen, rng: Random) -> float:
     """A request when nothing lives; the pause until the next, which is to find autoscalers at any moment of their periods."""
-    await one.sleeps()
-    await asyncio.sleep(chance.uniform(0.5, 1.5))
+    await revision.sleeps()
+    await asyncio.sleep(rng.uniform(0.5, 1.5))
     began_s = time.monotonic()
     answers = Answers()
-    decided, _ = await asyncio.gather(one.woken(began_s), one.ask(answers))
+    decided, _ = await asyncio.gather(revision.woken(began_s), revision.ask(answers))
     seen.decided_s.append(decided)
     seen.answered_s += answers.took_s
     seen.answers.lost += answers.lost
-    return chance.uniform(0.0, 0.5)
+    return rng.uniform(0.0, 0.5)
 
 
-async def rising(one: Revision, seen: Seen) -> None:
+async def rising(revision: Revision, seen: Seen) -> None:
     """Start with one pod, then apply the load."""
-    await one.sleeps()
-    await one.ask(Answers())
+    await revision.sleeps()
+    await revision.ask(Answers())
     began_s = time.monotonic()
-    await one.load(seen.answers, *LOAD)
-    await one.sleeps()
-    changes = [(round(point.at_s - began_s, 2), point.replicas) for point in one.points if point.at_s >= began_s]
-    before = [point.replicas for point in one.points if point.at_s < began_s][-1]
+    await revision.load(seen.answers, *LOAD)
+    await revision.sleeps()
+    changes = [(round(point.at_s - began_s, 2), point.replicas) for point in revision.points if point.at_s >= began_s]
+    before = [point.replicas for point in revision.points if point.at_s < began_s][-1]
     listed = [(0.0, before), *changes]
     seen.changes.append(listed)
     seen.most.append(max(replicas for _, replicas in listed))
@@ -283,38 +283,41 @@ async def rising(one: Revision, seen: Seen) -> None:
 
 def publish(seen: Mapping[str, Seen], pace: Pace) -> None:
     """The figures, and what they are made of."""
-    figures = [figure for name, one in seen.items() for figure in figures_of(name, one)]
+    figures = [figure for name, figures_seen in seen.items() for figure in figures_of(name, figures_seen)]
     more = {
         "cluster": {module: build.version(module) for module in MODULES},
         "annotations": ANNOTATIONS,
         "load_rps_s": LOAD,
-        "load_average": [round(one) for one in os.getloadavg()],
-        "seen": {name: {key: value for key, value in asdict(one).items() if key != "answers"} for name, one in seen.items()},
+        "load_average": [round(value) for value in os.getloadavg()],
+        "seen": {
+            name: {key: value for key, value in asdict(figures_seen).items() if key != "answers"}
+            for name, figures_seen in seen.items()
+        },
     }
     write("kubernetes_knative", figures, repeats=1, packages=("gnomon", "kubernetes", "aiohttp"), folder=pace.results, more=more)
 
 
-def figures_of(name: str, one: Seen) -> list[Figure]:
+def figures_of(name: str, seen: Seen) -> list[Figure]:
     """Medians of one class."""
-    took_s = sorted(one.answers.took_s)
-    requests = len(took_s) + len(one.answers.lost)
+    took_s = sorted(seen.answers.took_s)
+    requests = len(took_s) + len(seen.answers.lost)
     seconds = {
-        "created_to_ready": one.ready_s,
-        "from_zero_to_decided": one.decided_s,
-        "from_zero_to_answered": one.answered_s,
-        "load_to_third_pod_wanted": one.reached_s,
+        "created_to_ready": seen.ready_s,
+        "from_zero_to_decided": seen.decided_s,
+        "from_zero_to_answered": seen.answered_s,
+        "load_to_third_pod_wanted": seen.reached_s,
     }
     made = [
         measured(f"{name}_{key}", [statistics.median(values)], "s", detail=f"median of {spread(values)}")
         for key, values in seconds.items()
         if values
     ]
-    most = f"at most {max(one.most):.0f} pods, median of {spread(one.pod_seconds)}"
-    made.append(measured(f"{name}_load_pod_seconds", [statistics.median(one.pod_seconds)], "s", detail=most))
+    most = f"at most {max(seen.most):.0f} pods, median of {spread(seen.pod_seconds)}"
+    made.append(measured(f"{name}_load_pod_seconds", [statistics.median(seen.pod_seconds)], "s", detail=most))
     goal = 0.0 if name == GNOMON else None
     quantile = took_s[int(0.95 * len(took_s))]
     made.append(measured(f"{name}_load_p95", [quantile], "s", detail=f"of {len(took_s)} answers, the slowest {took_s[-1]:.2f} s"))
-    return [*made, measured(f"{name}_lost", [len(one.answers.lost)], "requests", at_most=goal, detail=f"of {requests}")]
+    return [*made, measured(f"{name}_lost", [len(seen.answers.lost)], "requests", at_most=goal, detail=f"of {requests}")]
 
 
 def spread(values: Sequence[float]) -> str:

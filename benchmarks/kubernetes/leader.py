@@ -103,7 +103,7 @@ class Written:
 
 async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, guarded: bool = True) -> Tally:
     """Run `count` rounds on one Lease and one object, in a namespace of their own."""
-    api, chance, tally = await asyncio.to_thread(connect, kubeconfig), random.Random(seed), Tally()
+    api, rng, tally = await asyncio.to_thread(connect, kubeconfig), random.Random(seed), Tally()
     processes: list[Any] = []
 
     async def begin() -> Any:
@@ -125,8 +125,8 @@ async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, gua
             for number in range(1, rounds + 1):
                 await written.until(number)
                 successor = await begin()
-                await asyncio.sleep(chance.uniform(0.0, TIMING.retry_s))
-                await _round(leading, written, number + 1, chance, tally, early=guarded)
+                await asyncio.sleep(rng.uniform(0.0, TIMING.retry_s))
+                await _round(leading, written, number + 1, rng, tally, early=guarded)
                 await _ended(leading, tally, guarded=guarded)
                 leading = successor
                 tally.rounds += 1
@@ -146,18 +146,18 @@ def _end(processes: list[Any]) -> None:
         process.join()
 
 
-async def _round(leading: Any, written: Written, epoch: int, chance: random.Random, tally: Tally, *, early: bool) -> None:
+async def _round(leading: Any, written: Written, epoch: int, rng: random.Random, tally: Tally, *, early: bool) -> None:
     """Freeze the leader, and thaw it when its successor, who will have this epoch, has written, or `early`, is about to.
 
     A leader without guards that is thawed before its Lease is over renews it, and has no successor.
     """
-    between = chance.random() < 0.5
+    between = rng.random() < 0.5
     os.kill(leading.pid, signal.SIGUSR1 if between else signal.SIGSTOP)
     tally.between += between
     await _frozen(leading.pid)
     frozen_s = time.monotonic()
-    if early and chance.random() < 0.5:
-        await asyncio.sleep(TIMING.duration_s + chance.uniform(-ABOUT_S, ABOUT_S))
+    if early and rng.random() < 0.5:
+        await asyncio.sleep(TIMING.duration_s + rng.uniform(-ABOUT_S, ABOUT_S))
         os.kill(leading.pid, signal.SIGCONT)
         await written.until(epoch)
         tally.takeovers_s.append(time.monotonic() - frozen_s)
@@ -227,8 +227,8 @@ async def all_rounds(kubeconfig: Path, name: str, rounds: int, *, guarded: bool 
         )
     )
     total = Tally()
-    for one in found:
-        total.add(one)
+    for round_ in found:
+        total.add(round_)
     return total
 
 

@@ -57,7 +57,7 @@ class Ground:
 
     def pod_of(self, instance_id: str) -> Any:
         """The pod that is an instance."""
-        [found] = [one for one in self.pods() if (one.metadata.annotations or {}).get("gnomon/instance") == instance_id]
+        [found] = [pod for pod in self.pods() if (pod.metadata.annotations or {}).get("gnomon/instance") == instance_id]
         return found
 
 

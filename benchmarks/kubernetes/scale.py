@@ -137,11 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def figures(found: dict[str, Any], functions: int, nodes: int) -> list[Figure]:
     """The published figures."""
     passes, idle, busy = found["passes"], found["idle"], found["busy"]
-    changed, decided = passes[0]["changed"], min(one["decided"] for one in passes)
+    changed, decided = passes[0]["changed"], min(row["decided"] for row in passes)
     detail = f"{functions} functions on {nodes} nodes; {decided} decided, {changed} written; waits for its own core, too"
     return [
-        measured("decide_all_and_write", [one["written_s"] for one in passes], "s", at_most=MAX_PASS_S, detail=detail),
-        measured("decide_all_and_write_core", [one["cpu_s"] for one in passes], "s", detail="the controller's own time"),
+        measured("decide_all_and_write", [row["written_s"] for row in passes], "s", at_most=MAX_PASS_S, detail=detail),
+        measured("decide_all_and_write_core", [row["cpu_s"] for row in passes], "s", detail="the controller's own time"),
         measured(
             "steady_core",
             [100 * idle["core_share"]],

@@ -69,7 +69,7 @@ def compared(cell: Cell, recorded: Recorded, profile: Profile) -> Compared:
         ),
         comparison.side(
             result.requests.latencies_s(), len(result.requests), settings.slo_s, result.cost.memory_byte_s / GB,
-            comparison.decided_by_second([one.to_json() for one in result.decisions], begin_s, cell.seconds),
+            comparison.decided_by_second([decision.to_json() for decision in result.decisions], begin_s, cell.seconds),
         ),
     )  # fmt: skip
     return Compared(cell, *sides, comparison.verdicts(*sides), recorded.lag_p99_s)
@@ -142,18 +142,20 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--policies", default=",".join(POLICIES), help=f"default {','.join(POLICIES)}")
     parser.add_argument("--stretches", default=",".join(live.STRETCHES), help=f"default {','.join(live.STRETCHES)}")
     parser.add_argument("--no-burst", action="store_true", help="leave out the burst with and without Shadows")
-    asked = parser.parse_args(arguments)
-    seconds = asked.seconds or (QUICK_S if asked.quick else SECONDS)
-    policies = _chosen("policies", asked.policies, POLICIES)
+    options = parser.parse_args(arguments)
+    seconds = options.seconds or (QUICK_S if options.quick else SECONDS)
+    policies = _chosen("policies", options.policies, POLICIES)
     cells = [
-        Cell(stretch, policy, seconds) for stretch in _chosen("stretches", asked.stretches, live.STRETCHES) for policy in policies
+        Cell(stretch, policy, seconds)
+        for stretch in _chosen("stretches", options.stretches, live.STRETCHES)
+        for policy in policies
     ]
     kept = ResultCache("parity", LIVE_SOURCES)
-    if asked.quick:
+    if options.quick:
         kept.forget()
     measured = ResultCache("parity-profile", (*LIVE_SOURCES, "benchmarks/parity/profiling.py"))
-    profiles: dict[str, Any] = {"handler": handler_profile(measured, quick=asked.quick)}
-    with_burst = not (asked.no_burst or asked.quick)
+    profiles: dict[str, Any] = {"handler": handler_profile(measured, quick=options.quick)}
+    with_burst = not (options.no_burst or options.quick)
     if with_burst or any(policy in BY_MODEL for policy in policies):
         burst.add_and_profile(live.MODEL)
         profiles["model"] = dict(burst.read_profile(live.MODEL).provenance)
@@ -164,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         for cell in cells
     ]
     bursts = burst_with_and_without_shadows(kept) if with_burst else []
-    results, path = (QUICK_RESULTS, QUICK_RESULTS / "parity.md") if asked.quick else (RESULTS, ROOT / "docs" / "parity.md")
+    results, path = (QUICK_RESULTS, QUICK_RESULTS / "parity.md") if options.quick else (RESULTS, ROOT / "docs" / "parity.md")
     more = {"seconds": seconds, "profiles": profiles, "cells": [row.to_json() for row in rows], "burst": bursts}
     write("parity", figures(rows), repeats=1, packages=("gnomon", "numpy"), folder=results, more=more)
     text = page(rows, bursts, profiles["handler"], seconds, SECONDS)

@@ -82,8 +82,8 @@ def decided_by_second(documents: Sequence[Mapping[str, Any]], begin_s: float, se
 
     Documents are those of the decisions route, in any order; times are RFC 3339 or seconds.
     """
-    ordered = sorted(((_time_s(one["at"]), one) for one in documents), key=lambda entry: entry[0])
-    first_s = next((at_s for at_s, one in ordered if one["actions"]), 0.0)
+    ordered = sorted(((_time_s(document["at"]), document) for document in documents), key=lambda entry: entry[0])
+    first_s = next((at_s for at_s, row in ordered if row["actions"]), 0.0)
     rows: list[Decided] = []
     now, place = Decided(0, 0, 0), 0
     for number in range(1, math.floor(seconds / EVERY_S) + 1):

@@ -62,24 +62,24 @@ def arrivals(stretch: str, peak_rps: float, seconds: float, seed: int) -> list[f
 
     `calm` is Poisson at 0.4 of the peak, `ramp` rises from 0.2 of it to the peak, `bursty` switches between 0.3 and all of it.
     """
-    chance = stream(seed, f"parity of {stretch}")
+    rng = stream(seed, f"parity of {stretch}")
     if stretch == "calm":
-        return poisson(0.4 * peak_rps, seconds, chance)
-    shares = _bursts(seconds, chance) if stretch == "bursty" else None
+        return poisson(0.4 * peak_rps, seconds, rng)
+    shares = _bursts(seconds, rng) if stretch == "bursty" else None
     # Thinning: of a Poisson process at the peak, each arrival stays with the probability of the rate at its moment.
     return [
         at_s
-        for at_s in poisson(peak_rps, seconds, chance)
-        if chance.random() < (0.2 + 0.8 * at_s / seconds if shares is None else _share_at(shares, at_s))
+        for at_s in poisson(peak_rps, seconds, rng)
+        if rng.random() < (0.2 + 0.8 * at_s / seconds if shares is None else _share_at(shares, at_s))
     ]
 
 
-def _bursts(seconds: float, chance: random.Random) -> list[tuple[float, float]]:
+def _bursts(seconds: float, rng: random.Random) -> list[tuple[float, float]]:
     """When each state begins, and its share of the peak."""
     found, at_s, high = [], 0.0, False
     while at_s < seconds:
         found.append((at_s, 1.0 if high else 0.3))
-        at_s += chance.expovariate(1.0 / STAYS_S[high])
+        at_s += rng.expovariate(1.0 / STAYS_S[high])
         high = not high
     return found
 
@@ -128,7 +128,7 @@ class MemoryWatch:
         while not self._over.wait(LOOK_S):
             at_s = utc_now_s()
             detail = self._ours.call("GET", f"/gnomon/functions/{self._name}")
-            self.looks.append((at_s, sum(int(one["memory_bytes"]) for one in (*detail["bodies"], *detail["shadows"]))))
+            self.looks.append((at_s, sum(int(row["memory_bytes"]) for row in (*detail["bodies"], *detail["shadows"]))))
 
 
 def record(workload: Workload, policy: str, times_s: Sequence[float], path: Path) -> Recorded:

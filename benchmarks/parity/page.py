@@ -170,7 +170,8 @@ def _burst(bursts: Sequence[Mapping[str, Any]]) -> str:
         saved=without["late_in_burst"] - with_them["late_in_burst"],
     )
     return head + "".join(
-        f"| {one['policy']} | {one['late']} | {one['requests']} | {one['late_in_burst']} | {one['requests_in_burst']} | "
-        f"{one['bodies']} | {one['shadows']} | {one['offloaded']} | {one['memory_gib_s']:.1f} |\n"
-        for one in bursts
+        f"| {burst['policy']} | {burst['late']} | {burst['requests']} | {burst['late_in_burst']} | "
+        f"{burst['requests_in_burst']} | {burst['bodies']} | {burst['shadows']} | "
+        f"{burst['offloaded']} | {burst['memory_gib_s']:.1f} |\n"
+        for burst in bursts
     )

@@ -175,22 +175,22 @@ def connection_per_request(port: int, request: bytes, clients: int, seconds: flo
         begin()
     while time.perf_counter() < end_s:
         for descriptor, event in watched.poll(1):
-            one = open_ones[descriptor]
+            open_client = open_ones[descriptor]
             try:
                 if event == select.EPOLLOUT:
-                    one[0].send(request)
+                    open_client[0].send(request)
                     watched.modify(descriptor, select.EPOLLIN)
                     continue
-                data = one[0].recv(65536)
+                data = open_client[0].recv(65536)
             except OSError:
                 data = b""
             if data:
-                one[1] += data
+                open_client[1] += data
                 continue
-            good_one = one[1].startswith(OK)
+            good_one = open_client[1].startswith(OK)
             answered, failed = answered + good_one, failed + (not good_one)
             del open_ones[descriptor]
-            one[0].close()
+            open_client[0].close()
             begin()
     return answered, failed
 
@@ -200,7 +200,7 @@ def open_loop(port: int, request: bytes, rate_rps: float, seconds: float, deadli
 
     The time counts from the intended arrival, `ok` is an answer of 200 in time.
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     watched, open_ones, found = select.epoll(), {}, {"ok": 0, "refused": 0, "gone": 0, "failed": 0, "offered": 0}
     begun_s = next_s = time.perf_counter()
     while (now_s := time.perf_counter()) < begun_s + seconds or open_ones:
@@ -209,7 +209,7 @@ def open_loop(port: int, request: bytes, rate_rps: float, seconds: float, deadli
             open_ones[client.fileno()] = (client, next_s)
             watched.register(client.fileno(), select.EPOLLOUT)
             found["offered"] += 1
-            next_s += chance.expovariate(rate_rps)
+            next_s += rng.expovariate(rate_rps)
         for descriptor, event in watched.poll(0.001):
             client, at_s = open_ones[descriptor]
             try:
@@ -237,7 +237,7 @@ def endless_heads(port: int, head: bytes, count: int, seconds: float) -> int:
     attackers = [Attacker(port, head) for _ in range(count)]
     end_s, sent = time.perf_counter() + seconds, 0
     while time.perf_counter() < end_s:
-        taken = sum(one.send(PIECE) for one in attackers)
+        taken = sum(attacker.send(PIECE) for attacker in attackers)
         sent += taken
         if not taken:
             time.sleep(0.001)
@@ -249,10 +249,10 @@ def slow_heads(port: int, head: bytes, count: int, seconds: float) -> int:
     attackers = [Attacker(port, head) for _ in range(count)]
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
-        for one in attackers:
-            one.send(b"X-Slow: 1\r\n")
+        for attacker in attackers:
+            attacker.send(b"X-Slow: 1\r\n")
             time.sleep(1 / count)
-    return sum(one.refused for one in attackers)
+    return sum(attacker.refused for attacker in attackers)
 
 
 def idle_connections(port: int, request: bytes, count: int, seconds: float) -> int:

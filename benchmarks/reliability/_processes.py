@@ -15,7 +15,7 @@ def descendants(pid: int) -> list[int]:
         children = [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-    return [one for child in children for one in (child, *descendants(child))]
+    return [descendant for child in children for descendant in (child, *descendants(child))]
 
 
 def process_name(pid: int) -> str:

@@ -52,11 +52,11 @@ class Part:
     def duration_s(self) -> float:
         return sum(seconds for seconds, _ in self.rates)
 
-    def arrivals(self, chance: random.Random) -> list[float]:
+    def arrivals(self, rng: random.Random) -> list[float]:
         """Arrival times in seconds from the part's start."""
         found, begin_s = [], 0.0
         for seconds, rate_rps in self.rates:
-            found += [begin_s + at_s for at_s in (poisson(rate_rps, seconds, chance) if rate_rps else ())]
+            found += [begin_s + at_s for at_s in (poisson(rate_rps, seconds, rng) if rate_rps else ())]
             begin_s += seconds
         return found
 
@@ -72,9 +72,9 @@ def parts(pace: Pace) -> list[Part]:
 
 def main(pace: Pace) -> None:
     thirds = parts(pace)
-    chance, times_s, edges_s = random.Random(1), [], [0.0]
+    rng, times_s, edges_s = random.Random(1), [], [0.0]
     for part in thirds:
-        times_s += [edges_s[-1] + at_s for at_s in part.arrivals(chance)]
+        times_s += [edges_s[-1] + at_s for at_s in part.arrivals(rng)]
         edges_s.append(edges_s[-1] + part.duration_s)
     with gnomon.serving(options=("--cores", str(CORES))) as ours:
         endpoints = {system: ours.up(name, "sleep-each") for system, name in SYSTEMS.items()}
@@ -82,7 +82,7 @@ def main(pace: Pace) -> None:
         with ThreadPoolExecutor(len(endpoints)) as pool:
             sending = {system: pool.submit(sent, endpoint, times_s) for system, endpoint in endpoints.items()}
             with cores:
-                reports = {system: one.result() for system, one in sending.items()}
+                reports = {system: task.result() for system, task in sending.items()}
         decisions = {system: ours.call("GET", f"/gnomon/functions/{name}/decisions") for system, name in SYSTEMS.items()}
     figures: list[Figure] = []
     late = {system: [100.0 * share for share in late_shares(report, edges_s)] for system, report in reports.items()}
@@ -147,7 +147,7 @@ class Cores:
         while not self._over.wait(EVERY_S):
             for name in self._names:
                 detail = self._ours.call("GET", f"/gnomon/functions/{name}")
-                self._looks[name].append((time.monotonic(), float(sum(one["cores"] for one in detail["bodies"]))))
+                self._looks[name].append((time.monotonic(), float(sum(body["cores"] for body in detail["bodies"]))))
 
 
 def shown(values: Sequence[float]) -> str:

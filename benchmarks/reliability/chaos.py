@@ -207,16 +207,16 @@ async def callers(
 
 
 async def faults(serving: Serving, history: History, duration_s: float, count: int) -> None:
-    """Kill what chance says, at moments that chance says, each after the outage of the one before."""
-    chance = random.Random(SEED)
+    """Kill a random process at random times, each after the outage of the one before."""
+    rng = random.Random(SEED)
     begun_s = time.monotonic()
-    for moment in sorted(chance.uniform(0.0, duration_s) for _ in range(count)):
+    for moment in sorted(rng.uniform(0.0, duration_s) for _ in range(count)):
         await asyncio.sleep(max(0.0, begun_s + moment - time.monotonic()))
         at_s = time.monotonic()
         if at_s >= begun_s + duration_s:
             break
-        kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
-        if await asyncio.to_thread(strike, serving, kind, chance):
+        kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+        if await asyncio.to_thread(strike, serving, kind, rng):
             while not history.recovered(at_s) and time.monotonic() < at_s + RECOVERS_S:  # noqa: ASYNC110 - answers are no event
                 await asyncio.sleep(PAUSE_S / 4)
             history.outages.setdefault(kind, []).append(time.monotonic() - at_s)
@@ -224,7 +224,7 @@ async def faults(serving: Serving, history: History, duration_s: float, count: i
     history.duration_s = time.monotonic() - begun_s
 
 
-def strike(serving: Serving, kind: str, chance: random.Random) -> bool:
+def strike(serving: Serving, kind: str, rng: random.Random) -> bool:
     """Do it; False where there is none of that kind just now."""
     if kind == "gateway":
         serving.again()
@@ -232,7 +232,7 @@ def strike(serving: Serving, kind: str, chance: random.Random) -> bool:
     instances = (f"gnomon {MODEL}", f"gnomon {HANDLER}")
     names = {"zygote": ("gnomon zygote",), "coordinator": ("gnomon coord",), "supervisor": ("gnomon super",)}
     found = serving.named(*names.get(kind, instances))
-    chosen = found if kind == "zygote" else [chance.choice(found)] if found else []
+    chosen = found if kind == "zygote" else [rng.choice(found)] if found else []
     for pid in chosen:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP if kind == "frozen" else signal.SIGKILL)
@@ -332,14 +332,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="how long")
     parser.add_argument("--faults", type=int, default=400, help="how many in that time, if they can")
     parser.add_argument("--deadline-ms", type=float, default=30_000.0, help="of every request")
-    asked = parser.parse_args(arguments)
-    pace = pace_of(asked)
-    duration_s, count = (40.0, 9) if pace.quick else (60.0 * asked.minutes, asked.faults)
+    options = parser.parse_args(arguments)
+    pace = pace_of(options)
+    duration_s, count = (40.0, 9) if pace.quick else (60.0 * options.minutes, options.faults)
     with gnomon.temporary() as folder:
-        history = asyncio.run(run(folder, duration_s, count, asked.deadline_ms))
+        history = asyncio.run(run(folder, duration_s, count, options.deadline_ms))
     for wrong in history.wrong[:5]:
         step(f"wrong: {wrong}")
-    made = figures(history, asked.deadline_ms)
+    made = figures(history, options.deadline_ms)
     write("reliability_chaos", made, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
 
 

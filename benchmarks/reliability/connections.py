@@ -111,7 +111,7 @@ def overload(ours: gnomon.Gnomon, pace: Pace, apart: Callable[..., Any]) -> list
             for number in range(GENERATORS)
         ]
         results = [run.result() for run in runs]
-        found = {key: sum(one[key] for one in results) for key in results[0]}
+        found = {key: sum(result[key] for result in results) for key in results[0]}
         shares.append(100 * found["ok"] / seconds / able_rps)
         said = f"capacity {able_rps:.0f}/s; the last run's: {found}"
         step(f"{shares[-1]:.0f} % of {said}")

@@ -45,8 +45,8 @@ def main(pace: Pace) -> None:
     figures: list[Figure] = []
     for way, of_runs in latencies.items():
         goal = float(SEEN_WITH_KPA) if way == "default" and not pace.quick else None
-        figures.append(measured(f"answers in {load_s:g} s, {way}", [float(len(one)) for one in of_runs], "", at_least=goal))
-        figures.append(measured(f"median latency, {way}", [statistics.median(one) for one in of_runs], "s"))
+        figures.append(measured(f"answers in {load_s:g} s, {way}", [float(len(of_run)) for of_run in of_runs], "", at_least=goal))
+        figures.append(measured(f"median latency, {way}", [statistics.median(of_run) for of_run in of_runs], "s"))
     write("reliability_handlers", figures, repeats=runs, packages=("gnomon",), folder=pace.results)
 
 

@@ -89,9 +89,9 @@ def main(pace: Pace) -> None:
         bench = Bench(ours, good, others)
         seconds = 2.0 * pace.load_s
         figures = [
-            *beside(bench, pace, seconds, ENDLESS_HEADS),
-            *beside(bench, pace, seconds, ENDLESS_HEADS, other_server),
-            *beside(bench, pace, seconds, SLOW_HEADS),
+            *with_attack(bench, pace, seconds, ENDLESS_HEADS),
+            *with_attack(bench, pace, seconds, ENDLESS_HEADS, other_server),
+            *with_attack(bench, pace, seconds, SLOW_HEADS),
             *idle(bench, pace, IDLE_OPEN_S / 2 / pace.repeats),
         ]
         ours.up("large")
@@ -99,7 +99,7 @@ def main(pace: Pace) -> None:
     write("reliability_slow_clients", figures, repeats=pace.repeats, packages=("gnomon", "uvloop"), folder=pace.results)
 
 
-def beside(bench: Bench, pace: Pace, seconds: float, attack: Attack, other_server: int | None = None) -> list[Figure]:
+def with_attack(bench: Bench, pace: Pace, seconds: float, attack: Attack, other_server: int | None = None) -> list[Figure]:
     """The good client alone and beside an attack, in turn, and what the gateway works meanwhile.
 
     With the port of another server the attack goes there, and the figure is the floor: it has no goal.
@@ -117,7 +117,7 @@ def beside(bench: Bench, pace: Pace, seconds: float, attack: Attack, other_serve
         work[1] += bench.gateway_s() - begun_s
         said = f"p99 {alone[-1]:.1f} ms alone, {under[-1]:.1f} ms beside"
         step(f"{name}: {said}; {attacking.result()} bytes sent, or clients refused")
-    shares = [f"{100 * one / seconds / pace.repeats:.0f} %" for one in work]
+    shares = [f"{100 * value / seconds / pace.repeats:.0f} %" for value in work]
     more = f"; the gateway works {shares[0]} of a core alone, {shares[1]} beside"
     return [compared(name, alone, under, more, judged=other_server is None)]
 
@@ -168,7 +168,7 @@ def readers(bench: Bench) -> list[Figure]:
 
 def compared(name: str, alone: list[float], under: list[float], more: str = "", *, judged: bool = True) -> Figure:
     said = f"{sum(alone) / len(alone):.2f} ms alone, {sum(under) / len(under):.2f} ms beside{more}"
-    ratios = [one / other for one, other in zip(under, alone, strict=True)]
+    ratios = [first / second for first, second in zip(under, alone, strict=True)]
     return measured(f"good_p99_beside_{name}", ratios, "× alone", at_most=2.0 if judged else None, detail=said)
 
 

@@ -58,7 +58,7 @@ class Course:
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The slope of the least-squares line through these points; 0 if there is none."""
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    spread = sum((one - mean_x) ** 2 for one in x)
+    spread = sum((value - mean_x) ** 2 for value in x)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
 
 
@@ -154,16 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=120.0, help="how long")
     parser.add_argument("--lives", type=int, default=10_000, help="how many instances start and end in that time, if they can")
     parser.add_argument("--requests", type=int, default=500_000, help="how many requests are sent in that time, if they can")
-    asked = parser.parse_args(arguments)
-    pace = pace_of(asked)
-    duration_s = 30.0 if pace.quick else 60.0 * asked.minutes
+    options = parser.parse_args(arguments)
+    pace = pace_of(options)
+    duration_s = 30.0 if pace.quick else 60.0 * options.minutes
     with gnomon.temporary() as folder, gnomon.serving(folder) as ours:
         ours.up(NAME)
         document = ours.function(NAME)
         kept = {name: document[name] for name in ("image", "envProcess", "annotations", "labels") if document.get(name)}
         kept["labels"] = {**(kept.get("labels") or {}), "com.openfaas.scale.max": str(MOST_INSTANCES)}
         ours.call("PUT", "/system/functions", {"service": NAME, **kept, "requests": {"cpu": "100m"}})
-        course = asyncio.run(soak(ours, duration_s, asked.lives, asked.requests))
+        course = asyncio.run(soak(ours, duration_s, options.lives, options.requests))
     settling_s = min(SETTLING_S, duration_s / 3)
     write("reliability_soak", figures(course, settling_s), repeats=1, packages=("gnomon",), folder=pace.results)
 

@@ -291,23 +291,23 @@ class Measured:
 
     def figure(self, key: str) -> dict[str, Any] | None:
         """The figure of that name."""
-        return next((one for one in self.figures if one["key"] == key), None)
+        return next((figure for figure in self.figures if figure["key"] == key), None)
 
     def having(self, *words: str) -> list[dict[str, Any]]:
         """The figures whose names have all of these words."""
-        return [one for one in self.figures if all(word in one["key"] for word in words)]
+        return [figure for figure in self.figures if all(word in figure["key"] for word in words)]
 
     def table(self, name: str, title: str) -> Table:
         """The table of all figures."""
         rows = [
             (
-                one["key"],
-                one["value"],
-                one["unit"],
-                f"{one['comparison']} {one['goal']:g}" if one["goal"] is not None else "",
-                one["detail"],
+                figure["key"],
+                figure["value"],
+                figure["unit"],
+                f"{figure['comparison']} {figure['goal']:g}" if figure["goal"] is not None else "",
+                figure["detail"],
             )
-            for one in self.figures
+            for figure in self.figures
         ]
         note = f"{self.command}, {self.document.get('measured_at', '')}, {self.document.get('machine', '')}"
         return table(name, title, ("figure", "value", "unit", "goal", "detail"), rows, note)
@@ -331,9 +331,11 @@ STYLE = Path(__file__).parent / "page.css"
 def html(title: str, about: Sequence[str], facts: Mapping[str, str], sections: Sequence[Section]) -> str:
     """The whole document."""
     claims = [claim for section in sections for claim in section.claims]
-    contents = "".join(f"<li><a href='#{one.name}'>{escape(one.title)}</a>{_dots(one.claims)}</li>" for one in sections)
+    contents = "".join(
+        f"<li><a href='#{section.name}'>{escape(section.title)}</a>{_dots(section.claims)}</li>" for section in sections
+    )
     known = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
-    body = "".join(_section(one) for one in sections)
+    body = "".join(_section(section) for section in sections)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -364,15 +366,15 @@ def html(title: str, about: Sequence[str], facts: Mapping[str, str], sections: S
 
 def _section(section: Section) -> str:
     pictures = "".join(
-        f"<figure>{one.inlined()}<figcaption>{escape(one.caption)} <a href='{one.name}.svg' "
+        f"<figure>{picture.inlined()}<figcaption>{escape(picture.caption)} <a href='{picture.name}.svg' "
         "download>SVG</a></figcaption></figure>"
-        for one in section.pictures
+        for picture in section.pictures
     )
     claims = "".join(_claim_html(claim) for claim in section.claims)
     tables = "".join(
-        f"<details{' open' if len(one.rows) <= 12 else ''}><summary>{escape(one.title)}: {len(one.rows)} "
-        f"rows</summary>{one.to_html()}</details>"
-        for one in section.tables
+        f"<details{' open' if len(table.rows) <= 12 else ''}><summary>{escape(table.title)}: {len(table.rows)} "
+        f"rows</summary>{table.to_html()}</details>"
+        for table in section.tables
     )
     return (
         "<section "
@@ -404,7 +406,7 @@ def _kind(claim: Claim) -> str:
 
 
 def _paragraphs(text: Sequence[str]) -> str:
-    return "".join(f"<p>{escape(one)}</p>" for one in text)
+    return "".join(f"<p>{escape(paragraph)}</p>" for paragraph in text)
 
 
 Results = Mapping[str, Any]
@@ -524,19 +526,19 @@ class Report:
         """All tables, that of the claims first."""
         rows = [tuple(asdict(claim).values()) for claim in self.claims]
         heads = ("where", "the paper says", "found here", "verdict", "why")
-        return [table("claims", "All claims", heads, rows), *(one for section in self.sections for one in section.tables)]
+        return [table("claims", "All claims", heads, rows), *(table for section in self.sections for table in section.tables)]
 
     @property
     def pictures(self) -> list[Picture]:
         """The pictures of all sections."""
-        return [one for section in self.sections for one in section.pictures]
+        return [picture for section in self.sections for picture in section.pictures]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "title": self.title,
             "facts": self.facts,
             "claims": [asdict(claim) for claim in self.claims],
-            "tables": {one.name: one.to_json() for one in self.tables[1:]},
+            "tables": {table.name: table.to_json() for table in self.tables[1:]},
         }
 
     def to_markdown(self) -> str:
@@ -546,9 +548,9 @@ class Report:
     def write(self, folder: Path) -> Path:
         """Write `index.html`, `report.json`, `claims.md`, each table as CSV and JSON and each picture as SVG; the page's path."""
         folder.mkdir(parents=True, exist_ok=True)
-        for one in self.tables:
-            (folder / f"{one.name}.csv").write_text(one.to_csv(), encoding="utf-8")
-            (folder / f"{one.name}.json").write_text(_json(one.to_json()), encoding="utf-8")
+        for table in self.tables:
+            (folder / f"{table.name}.csv").write_text(table.to_csv(), encoding="utf-8")
+            (folder / f"{table.name}.json").write_text(_json(table.to_json()), encoding="utf-8")
         for drawn in self.pictures:
             (folder / f"{drawn.name}.svg").write_text(drawn.svg, encoding="utf-8")
         (folder / "report.json").write_text(_json(self.to_json()), encoding="utf-8")

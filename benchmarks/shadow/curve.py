@@ -99,7 +99,7 @@ def _turns(alone: Body, body: Body, model: StoredModel, budget_s: float) -> tupl
     end_s = time.monotonic() + budget_s
     while len(ratios) < LEAST_TURNS or (time.monotonic() < end_s and len(ratios) < MOST_TURNS):
         first, second = (alone, body)[:: -1 if len(ratios) % 2 else 1]
-        answers = {id(one): one.ask(x) for one in (first, second)}
+        answers = {id(body): body.ask(x) for body in (first, second)}
         ratios.append(answers[id(body)].seconds / answers[id(alone)].seconds)
         difference = max(difference, check(answers[id(body)], expected))
     return ratios, difference

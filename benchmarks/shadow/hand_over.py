@@ -103,7 +103,7 @@ def measured(ends: Ends, size_mb: int) -> dict[str, float]:
         return 1e3 * sorted(values)[len(values) // 2] / size_mb
 
     for foretold, how in ((True, ""), (False, UNFORETOLD)):
-        times = [one(ends, given, foretold=foretold) for _ in range(1 + MEDIAN_OF)][1:]
+        times = [hand_over_once(ends, given, foretold=foretold) for _ in range(1 + MEDIAN_OF)][1:]
         found[f"there{how}"] = median([each.there_s for each in times])
         found[f"back{how}"] = median([each.back_s for each in times])
         found[f"{BUSY}{how}"] = median([each.busy_s for each in times])
@@ -112,7 +112,7 @@ def measured(ends: Ends, size_mb: int) -> dict[str, float]:
     return found
 
 
-def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
+def hand_over_once(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
     """One hand-over there and back. The Shadow answers with its input, copied to memory of its own.
 
     Raises:

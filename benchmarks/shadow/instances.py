@@ -56,7 +56,7 @@ class Answer:
     @property
     def shared(self) -> bool:
         """Whether the Shadow's rows are in it."""
-        return bool(self.hand_overs) and all(one["outcome"] == "answered" for one in self.hand_overs)
+        return bool(self.hand_overs) and all(hand_over["outcome"] == "answered" for hand_over in self.hand_overs)
 
 
 class WrongAnswerError(RuntimeError):

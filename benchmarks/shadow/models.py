@@ -247,4 +247,4 @@ def counted(
 def in_mode(figures: Iterable[Figure], mode: str = "shared") -> list[Figure]:
     """The figures, each with the weight mode that its instances were in: all on a node use one copy, or each has its own."""
     said = f"weights {mode}"
-    return [replace(one, detail=f"{one.detail}; {said}" if one.detail else said) for one in figures]
+    return [replace(figure, detail=f"{figure.detail}; {said}" if figure.detail else said) for figure in figures]

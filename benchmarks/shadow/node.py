@@ -95,7 +95,7 @@ class Batch:
     @property
     def shared(self) -> bool:
         """Whether the Shadow's rows are in it."""
-        return bool(self.hand_overs) and all(one["outcome"] == "answered" for one in self.hand_overs)
+        return bool(self.hand_overs) and all(hand_over["outcome"] == "answered" for hand_over in self.hand_overs)
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Place:
 
     def asked_of(self, instance: Instance, model: StoredModel, batch: int) -> Serving:
         """A ready Body that has answered nothing yet, to be asked for batches of this size."""
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in model.signature.inputs]}).encode()
+        head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in model.signature.inputs]}).encode()
         made = Serving(instance, self.events.ready[instance.id][1], head)
         made.take(samples_of(model, batch))
         return made

@@ -218,15 +218,15 @@ def figures_of(model: StoredModel, profile: ModelProfile, batch: int, seen: Turn
     alone_s = seen.seconds["alone"]
 
     def ratios(name: str) -> list[float]:
-        return [mine / one for mine, one in zip(seen.seconds[name], alone_s, strict=True)]
+        return [mine / value for mine, value in zip(seen.seconds[name], alone_s, strict=True)]
 
-    milliseconds = {name: [1e3 * one for one in seconds] for name, seconds in seen.seconds.items()}
+    milliseconds = {name: [1e3 * second for second in seconds] for name, seconds in seen.seconds.items()}
     found = [
         at_quantile(f"{key}: pair over TCP ÷ Body alone", ratios("network"), "", detail=answers),
         at_quantile(f"{key}: pair on one node ÷ Body alone", ratios("node"), ""),
         at_quantile(
             f"{key}: pair over TCP ÷ prediction",
-            [one / expected_s for one in seen.seconds["network"]],
+            [value / expected_s for value in seen.seconds["network"]],
             "",
             at_most=PREDICTION_GOAL,
             detail=f"predicted {1e3 * expected_s:.1f} ms",

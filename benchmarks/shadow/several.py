@@ -66,7 +66,7 @@ def measure(place: Nursery, cpus: Cpus, model: StoredModel, blocks: tuple[int, .
         for case, answer in answers.items():
             check(answer, expected)
             if not answer.shared:
-                raise RuntimeError(f"{case}: {[one['outcome'] for one in answer.hand_overs]}")
+                raise RuntimeError(f"{case}: {[hand_over['outcome'] for hand_over in answer.hand_overs]}")
             if turn >= WARM_UPS:
                 seconds[case].append(answer.seconds)
     let_go(alone.child, *(child for body, shadows in made.values() for child in (body.child, *shadows)))
@@ -85,8 +85,8 @@ def figures_of(model: StoredModel, blocks: tuple[int, ...], seconds: dict[str, l
     key, one_s = f"{model.entry.name}, b = {BATCH}", seconds["one Shadow"]
     figures = [at_quantile(f"{key}: one Shadow", [1e3 * each for each in one_s], "ms", detail=named(model.layers, blocks))]
     for case in list(CASES)[1:]:
-        ratios = [mine / one for mine, one in zip(seconds[case], one_s, strict=True)]
-        costs_ms = [1e3 * (mine - one) for mine, one in zip(seconds[case], one_s, strict=True)]
+        ratios = [mine / value for mine, value in zip(seconds[case], one_s, strict=True)]
+        costs_ms = [1e3 * (mine - value) for mine, value in zip(seconds[case], one_s, strict=True)]
         figures += [
             at_quantile(f"{key}: {case} ÷ one Shadow, on the same CPU", ratios, ""),
             at_quantile(f"{key}: {case}, longer by", costs_ms, "ms"),

@@ -160,12 +160,12 @@ class Client:
 
         """
         document = self._json("GET", f"/system/applications/{quote(app, safe='')}")
-        models = sorted(document["models"], key=lambda one: one["registered_at"])
+        models = sorted(document["models"], key=lambda model: model["registered_at"])
         return ApplicationInfo(
             document["name"],
             document["endpoint"],
-            tuple(ModelInfo(one["model"], one["accuracy"]) for one in models),
-            tuple(_variant(one) for one in document["variants"]),
+            tuple(ModelInfo(model["model"], model["accuracy"]) for model in models),
+            tuple(_variant(variant) for variant in document["variants"]),
         )
 
     def inference_query(
@@ -216,7 +216,7 @@ class Client:
             # The application has no models, or they take different tensors: the gateway says which.
             self._call("POST", f"/v2/models/{quote(app, safe='')}/infer", b"{}", {"Content-Type": "application/json"})
         if not isinstance(inputs, Mapping) and len(wanted) != 1:
-            names = ", ".join(one["name"] for one in wanted)
+            names = ", ".join(tensor["name"] for tensor in wanted)
             raise bad_request("invalid_inputs", f"The models of {app} have the inputs {names}.", "Give them by name.")
         tensors: list[dict[str, Any]] = []
         binary: list[bytes] = []
@@ -251,10 +251,10 @@ class Client:
     def _wait_measured(self, app: str, model: str) -> None:
         end_s = time.monotonic() + MEASURED_WITHIN_S
         while True:
-            variants = [one for one in self.model_info(app).variants if one.model == model]
-            if variants and all(one.latency_ms is not None for one in variants):
+            variants = [variant for variant in self.model_info(app).variants if variant.model == model]
+            if variants and all(variant.latency_ms is not None for variant in variants):
                 return
-            failed = next((one for one in variants if one.state == "failed"), None)
+            failed = next((variant for variant in variants if variant.state == "failed"), None)
             if failed is not None:
                 raise GnomonError(502, "not_measured", f"{failed.id} cannot be measured: {failed.problem}")
             if time.monotonic() > end_s:
@@ -476,4 +476,4 @@ def _largest(row: Any) -> int:
 
 def _flat(row: Any) -> list[Any]:
     values = row.tolist() if hasattr(row, "tolist") else row
-    return [inner for one in values for inner in _flat(one)] if isinstance(values, list) else [values]
+    return [inner for value in values for inner in _flat(value)] if isinstance(values, list) else [values]

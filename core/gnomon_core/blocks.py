@@ -172,13 +172,13 @@ def _block(document: Mapping[str, Any]) -> Block:
 
 def _neighbours(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """[1, 2, 4] -> [(1, 2), (4, 4)]."""
-    found: list[tuple[int, int]] = []
+    neighbours: list[tuple[int, int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
+        if neighbours and neighbours[-1][1] == number - 1:
+            neighbours[-1] = (neighbours[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            neighbours.append((number, number))
+    return neighbours
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class Reply:
         """
         found = _checked(document)
         reply = Reply(_bytes(found, "frames"), _count(found, "stored_bytes"), _count(found, "too_large"))
-        if sum(one is not None for one in (reply.frames, reply.stored_bytes, reply.too_large)) != 1:
+        if sum(part is not None for part in (reply.frames, reply.stored_bytes, reply.too_large)) != 1:
             raise EnvelopeError("a reply has frames, or says where they are, or why there are none")
         return reply
 

@@ -85,20 +85,20 @@ class Unpacker:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the archive."""
-        rest = memoryview(data)
-        while rest:
+        remaining = memoryview(data)
+        while remaining:
             if self._ended:
-                if any(rest):
+                if any(remaining):
                     raise _invalid("Data follow its end.")
                 return
             if self._missing_bytes:
-                rest = self._take_content(rest)
+                remaining = self._take_content(remaining)
             elif self._padding_bytes:
-                skipped = min(self._padding_bytes, len(rest))
+                skipped = min(self._padding_bytes, len(remaining))
                 self._padding_bytes -= skipped
-                rest = rest[skipped:]
+                remaining = remaining[skipped:]
             else:
-                rest = self._take_header(rest)
+                remaining = self._take_header(remaining)
 
     def finish(self) -> Mapping[str, Path]:
         """The files of the whole archive, by name."""
@@ -115,9 +115,9 @@ class Unpacker:
             self._file.close()
             self._file = None
 
-    def _take_header(self, rest: memoryview) -> memoryview:
-        wanted = _BLOCK_BYTES - len(self._header)
-        self._header += rest[:wanted]
+    def _take_header(self, remaining: memoryview) -> memoryview:
+        missing_bytes = _BLOCK_BYTES - len(self._header)
+        self._header += remaining[:missing_bytes]
         if len(self._header) == _BLOCK_BYTES:
             block = bytes(self._header)
             self._header.clear()
@@ -125,7 +125,7 @@ class Unpacker:
                 self._begin(block)
             else:
                 self._ended = True
-        return rest[wanted:]
+        return remaining[missing_bytes:]
 
     def _begin(self, block: bytes) -> None:
         try:
@@ -151,8 +151,8 @@ class Unpacker:
         self._digest = hashlib.sha256()
         self._file = (self._folder / name).open("xb")
 
-    def _take_content(self, rest: memoryview) -> memoryview:
-        content, rest = rest[: self._missing_bytes], rest[self._missing_bytes :]
+    def _take_content(self, remaining: memoryview) -> memoryview:
+        content, remaining = remaining[: self._missing_bytes], remaining[self._missing_bytes :]
         self._missing_bytes -= len(content)
         if self._file is None:
             self._text += content
@@ -161,7 +161,7 @@ class Unpacker:
             self._file.write(content)
         if not self._missing_bytes:
             self._end()
-        return rest
+        return remaining
 
     def _end(self) -> None:
         """A member is whole."""

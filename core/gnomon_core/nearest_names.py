@@ -23,15 +23,15 @@ def misspelt(name: str, known: Iterable[str]) -> str:
 
     Stricter than `nearest`, for names that may belong to another system: `com.openfaas.scale.up.window` is not ours.
     """
-    found = nearest(name, known)
-    if not found or found == name:
+    suggestion = nearest(name, known)
+    if not suggestion or suggestion == name:
         return ""
-    matcher = difflib.SequenceMatcher(None, name, found, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, name, suggestion, autojunk=False)
     common = sum(block.size for block in matcher.get_matching_blocks())
-    return found if len(name) + len(found) - 2 * common <= _SLIP_CHARACTERS else ""
+    return suggestion if len(name) + len(suggestion) - 2 * common <= _SLIP_CHARACTERS else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`Did you mean X?`, or nothing."""
-    found = nearest(name, known)
-    return f"Did you mean {found}?" if found else ""
+    suggestion = nearest(name, known)
+    return f"Did you mean {suggestion}?" if suggestion else ""

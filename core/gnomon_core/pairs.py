@@ -90,12 +90,12 @@ class Pair:
 
 def shares(pairs: Sequence[Pair], batch: int) -> tuple[int, ...]:
     """The samples of a batch that each of these Shadows computes, whatever `others` says."""
-    found: list[int] = []
-    left = batch - 1
+    shares_: list[int] = []
+    remaining = batch - 1
     for pair in pairs:
-        found.append(min(pair.shadow_samples(batch), left))
-        left -= found[-1]
-    return tuple(found)
+        shares_.append(min(pair.shadow_samples(batch), remaining))
+        remaining -= shares_[-1]
+    return tuple(shares_)
 
 
 def together(pairs: Sequence[Pair]) -> Pair | None:
@@ -110,8 +110,8 @@ def pair_seconds(
 
     `runs` are those of the pair's blocks, where they are at hand.
     """
-    found = profile.layers.runs(pair.blocks) if runs is None else runs
-    return split_seconds(profile, (body_cores, *pair.cores), found, batch, *pair.shares(batch), elsewhere=pair.elsewhere)
+    block_runs = profile.layers.runs(pair.blocks) if runs is None else runs
+    return split_seconds(profile, (body_cores, *pair.cores), block_runs, batch, *pair.shares(batch), elsewhere=pair.elsewhere)
 
 
 def split_seconds(
@@ -140,7 +140,7 @@ def split_seconds(
     for run in runs:
         alone_s = profile.run_seconds(run, body_cores, batch)
         body_s = profile.run_seconds(run, body_cores, batch - sum(shadow_samples))
-        shadows_s = [None if priced is None else shadow_seconds(priced, run, *there) for priced, *there in working]
+        shadows_s = [None if priced is None else shadow_seconds(priced, run, *placement) for priced, *placement in working]
         known_s = [seconds for seconds in shadows_s if seconds is not None]
         if alone_s is None or body_s is None or len(known_s) < len(shadows_s):
             return None
@@ -195,24 +195,32 @@ def best_splits(
     """
     runs = profile.layers.runs(blocks)
     priced = [profile.over_network() if number in elsewhere else profile for number in range(len(cores) - 1)]
-    shadows_s = [_all_runs(one, runs, each, max_batch) for one, each in zip(priced, cores[1:], strict=True)]
-    ways = [way for few in range(1, len(shadows_s) + 1) for way in _dealt(shadows_s[:few], len(shadows_s), max_batch)]
+    shadows_s = [_all_runs(shadow_rows, runs, each, max_batch) for shadow_rows, each in zip(priced, cores[1:], strict=True)]
+    assignments = [
+        assignment
+        for shadow_count in range(1, len(shadows_s) + 1)
+        for assignment in _dealt(shadows_s[:shadow_count], len(shadows_s), max_batch)
+    ]
     nothing = (0.0, (0,) * len(shadows_s))
     chosen: list[tuple[int, ...]] = []
     for batch in range(1, max_batch + 1):
-        tried = [(split_seconds(profile, cores, runs, batch, *way, elsewhere=elsewhere), way) for way in ways if sum(way) < batch]
-        chosen.append(min([(seconds, way) for seconds, way in tried if seconds is not None], default=nothing)[1])
+        timed = [
+            (split_seconds(profile, cores, runs, batch, *assignment, elsewhere=elsewhere), assignment)
+            for assignment in assignments
+            if sum(assignment) < batch
+        ]
+        chosen.append(min([(seconds, assignment) for seconds, assignment in timed if seconds is not None], default=nothing)[1])
     return tuple(zip(*chosen, strict=True))
 
 
 def _dealt(shadows_s: Sequence[Sequence[float]], count: int, max_batch: int) -> list[tuple[int, ...]]:
     """Assignments of 0, 1, … samples to the first of `count` Shadows; `shadows_s` has each one's seconds for 0, 1, … samples."""
-    way = [0] * count
-    dealt = [tuple(way)]
+    assignment = [0] * count
+    assignments = [tuple(assignment)]
     for _ in range(max_batch - 1):
-        way[min(range(len(shadows_s)), key=lambda number: shadows_s[number][way[number] + 1])] += 1
-        dealt.append(tuple(way))
-    return dealt
+        assignment[min(range(len(shadows_s)), key=lambda number: shadows_s[number][assignment[number] + 1])] += 1
+        assignments.append(tuple(assignment))
+    return assignments
 
 
 def _all_runs(profile: ModelProfile | None, runs: Sequence[Run], cores: int, max_batch: int) -> list[float]:
@@ -258,13 +266,13 @@ def shadows_of(result: Frame) -> dict[str, Pair]:
         return {}
     try:
         listed = result.head_json().get(SHADOWS, [])
-        found = {str(entry["shadow"]): pair_from_json(entry) for entry in listed}
+        pairs = {str(entry["shadow"]): pair_from_json(entry) for entry in listed}
     except (WireError, RecursionError, LookupError, TypeError, ValueError, OverflowError):
         return {}
-    return found if len(found) <= MAX_SHADOWS and all(map(_possible, found.values())) else {}
+    return pairs if len(pairs) <= MAX_SHADOWS and all(map(_possible, pairs.values())) else {}
 
 
 def _possible(pair: Pair) -> bool:
     """Return whether the pair's numbers are within bounds."""
-    few = max(len(pair.blocks), len(pair.split)) <= _MOST_NUMBERS
-    return few and 1 <= pair.shadow_cores <= _MOST_CORES and min((0, *pair.blocks, *pair.split)) == 0
+    is_bounded = max(len(pair.blocks), len(pair.split)) <= _MOST_NUMBERS
+    return is_bounded and 1 <= pair.shadow_cores <= _MOST_CORES and min((0, *pair.blocks, *pair.split)) == 0

@@ -96,7 +96,7 @@ class Kind(Generic[Policy_co]):
             if name in _installed(self.group):
                 plugins[name] = self._loaded(name)
             elif not any(name in _installed(group) for group in GROUPS):
-                known_names = ", ".join(sorted({one for group in GROUPS for one in _installed(group)})) or "none"
+                known_names = ", ".join(sorted({installed for group in GROUPS for installed in _installed(group)})) or "none"
                 raise bad_request(
                     "unknown_policy",
                     f"no installed package offers a policy {name!r}.",
@@ -135,7 +135,9 @@ def own_settings(settings: Settings, table: Sequence[Setting]) -> dict[str, Any]
 
     """
     given = {_setting_of(key): (key, text) for key, text in settings.own}
-    return {one.field: read_value(one, *given[one.key], kind="annotation") for one in table if one.key in given}
+    return {
+        setting.field: read_value(setting, *given[setting.key], kind="annotation") for setting in table if setting.key in given
+    }
 
 
 def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
@@ -164,12 +166,14 @@ def _with_own(name: str, settings: Settings, table: Sequence[Setting]) -> Settin
     """The settings with those of this policy's own only, all of which can be read."""
     if not settings.own:
         return settings
-    settings = replace(settings, own=tuple(one for one in settings.own if _policy_of(one[0]) == name))
-    known = [one.key for one in table]
+    settings = replace(settings, own=tuple(own_setting for own_setting in settings.own if _policy_of(own_setting[0]) == name))
+    known = [setting.key for setting in table]
     for key, _ in settings.own:
         if _setting_of(key) not in known:
             known_names = (
-                f"Known ones: {', '.join(f'{PREFIX}{name}.{one}' for one in known)}." if known else "It has none of its own."
+                f"Known ones: {', '.join(f'{PREFIX}{name}.{known_name}' for known_name in known)}."
+                if known
+                else "It has none of its own."
             )
             raise bad_request("unknown_setting", f"annotation {key[:100]!r} is no setting of {name[:100]}.", known_names)
     own_settings(settings, table)
@@ -197,7 +201,7 @@ def _setting_of(key: str) -> str:
 
 
 def _described(name: str, table: Sequence[Setting]) -> Iterable[str]:
-    return (f"{PREFIX}{name}.{one.key}: {one.meaning}, {one.allowed}{_usual(one)}." for one in table)
+    return (f"{PREFIX}{name}.{setting.key}: {setting.meaning}, {setting.allowed}{_usual(setting)}." for setting in table)
 
 
 def _usual(setting: Setting) -> str:

@@ -36,7 +36,7 @@ class Points:
     @property
     def spread(self) -> float:
         """The largest interquartile range relative to its median."""
-        return max((apart / middle for apart, middle in zip(self.ranges_s, self.seconds, strict=True) if middle), default=0.0)
+        return max((range_s / middle for range_s, middle in zip(self.ranges_s, self.seconds, strict=True) if middle), default=0.0)
 
     def off(self, fixed_s: float, seconds_per_byte: float) -> float:
         """The largest relative distance of a point from that line.
@@ -44,7 +44,10 @@ class Points:
         Example: 2 s for 1 byte and 4 s for 2, on a line of 1 s and 1 s a byte: the second is 1 s of 4 off, 0.25.
         """
         pairs = zip(self.sizes_bytes, self.seconds, strict=True)
-        return max((abs(fixed_s + seconds_per_byte * size - found) / found for size, found in pairs if found), default=0.0)
+        return max(
+            (abs(fixed_s + seconds_per_byte * size - measured_s) / measured_s for size, measured_s in pairs if measured_s),
+            default=0.0,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"sizes_bytes": list(self.sizes_bytes), "seconds": list(self.seconds), "ranges_s": list(self.ranges_s)}
@@ -98,8 +101,8 @@ class ProfileMeasurements:
             ValueError: the document does not match so many blocks.
 
         """
-        spread = {str(cell): tuple(map(float, found)) for cell, found in document.get("block_spread", {}).items()}
-        if any(len(found) != blocks for found in spread.values()):
+        spread = {str(cell): tuple(map(float, deviations)) for cell, deviations in document.get("block_spread", {}).items()}
+        if any(len(deviations) != blocks for deviations in spread.values()):
             raise ValueError("not one spread for each block")
         transfer, network = (Points.from_json(document[name]) if name in document else None for name in ("transfer", "network"))
         loading = {str(mode): Points.from_json(points) for mode, points in document.get("loading", {}).items()}
@@ -309,7 +312,7 @@ class ModelProfile:
             "blocks_s": [table.to_json() for table in self.blocks],
             "spread": dict(self.spread),
             "loading": {
-                mode: {"fixed_s": one.fixed_s, "seconds_per_byte": one.seconds_per_byte} for mode, one in self.loading.items()
+                mode: {"fixed_s": load.fixed_s, "seconds_per_byte": load.seconds_per_byte} for mode, load in self.loading.items()
             },
             "block_load_s": {mode: list(seconds) for mode, seconds in self.block_load_s.items()},
             "body_start_s": self.body_start_s,
@@ -341,8 +344,8 @@ class ModelProfile:
                 whole=LatencyTable.from_json(document["whole_s"]),
                 blocks=tuple(LatencyTable.from_json(table) for table in document["blocks_s"]),
                 loading={
-                    str(mode): Loading(float(one["fixed_s"]), float(one["seconds_per_byte"]))
-                    for mode, one in document["loading"].items()
+                    str(mode): Loading(float(load["fixed_s"]), float(load["seconds_per_byte"]))
+                    for mode, load in document["loading"].items()
                 },
                 body_start_s=float(document["body_start_s"]),
                 shadow_start_s=float(document["shadow_start_s"]),

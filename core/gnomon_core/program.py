@@ -205,8 +205,8 @@ def parse_program(data: bytes) -> Program:
     except (ValueError, RecursionError) as error:
         raise invalid_program(f"The program is not JSON: {error}.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
-        raise invalid_program(f"The format is {found!r}; this engine reads {FORMAT!r}.")
+        format_name = document.get("format") if isinstance(document, dict) else None
+        raise invalid_program(f"The format is {format_name!r}; this engine reads {FORMAT!r}.")
     try:
         program = _read_program(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -33,7 +33,7 @@ def read(data: bytes) -> Fields:
         WireFormatError: it is truncated, or has an unknown wire type.
 
     """
-    found: Fields = {}
+    fields: Fields = {}
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -48,18 +48,18 @@ def read(data: bytes) -> Fields:
             value, at = _bytes(data, at, _FIXED_BYTES[wire_type])
         else:
             raise WireFormatError(f"unknown wire type {wire_type}")
-        found.setdefault(number, []).append(value)
-    return found
+        fields.setdefault(number, []).append(value)
+    return fields
 
 
-def double(found: Fields, number: int) -> float:
+def double(fields: Fields, number: int) -> float:
     """A field of type double; 0 where it was left out.
 
     Raises:
         WireFormatError: it is not a double.
 
     """
-    value = found.get(number, [bytes(_DOUBLE.size)])[-1]
+    value = fields.get(number, [bytes(_DOUBLE.size)])[-1]
     if not isinstance(value, bytes) or len(value) != _DOUBLE.size:
         raise WireFormatError(f"field {number} is not a double")
     return float(_DOUBLE.unpack(value)[0])

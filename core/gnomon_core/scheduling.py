@@ -157,6 +157,6 @@ def growing_batch(latency_s: Callable[[int], float | None], max_batch: int, slo_
     seconds, trial = known_s[batch], min(2 * batch, max_batch)
     if not seconds or seconds * trial / batch > min(slo_s, left_s):
         return batch
-    larger = ((size, known) for size, known in known_s.items() if size > batch and known is not None)
-    is_measured = any(not isclose(known * batch, seconds * size) for size, known in larger)
+    larger = ((size, larger_s) for size, larger_s in known_s.items() if size > batch and larger_s is not None)
+    is_measured = any(not isclose(larger_s * batch, seconds * size) for size, larger_s in larger)
     return batch if is_measured else trial

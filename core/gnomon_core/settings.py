@@ -78,10 +78,10 @@ def several(*names: str) -> Callable[[str], tuple[str, ...]]:
     """A reader of a comma-separated subset of `names`, in any order; the result has the order of `names`."""
 
     def read(text: str) -> tuple[str, ...]:
-        requested = {one.strip() for one in text.split(",")}
+        requested = {name.strip() for name in text.split(",")}
         if not requested <= set(names):
             raise ValueError(text)
-        return tuple(one for one in names if one in requested)
+        return tuple(name for name in names if name in requested)
 
     return read
 
@@ -248,7 +248,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/deadline-ms", "deadline_s", number(1, 1e3 * MOST_DEADLINE_S, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "or the shorter of the function's variables `exec_timeout` and `write_timeout`, or `read_timeout` alone; on Knative the Revision's `timeoutSeconds`"),
     )),
     ("Batches, and what may wait", (
-        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING) + ", for models with `gnomon`, and for applications"),
+        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{policy}`" for policy in _BATCHING) + ", for models with `gnomon`, and for applications"),
         Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed`, `adaptive` and `adaptive-fill`", "`fixed`: 0; `adaptive`: half of what the batch takes; `adaptive-fill`: as the objective allows; `batch`: as it plans"),
         Setting("gnomon/deterministic", "deterministic", flag, "true or false", "execute each request's samples one by one, so that an answer has the same bits whichever batch it shares; costs what batching gains"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
@@ -406,7 +406,7 @@ def refuse_misspelt(labels: Mapping[str, str], annotations: Mapping[str, str]) -
 
     """
     own = [setting.key for setting in TABLE]
-    for kind, keys, names in (("annotation", annotations, own), ("label", labels, [one.key for one in SCALE_TABLE])):
+    for kind, keys, names in (("annotation", annotations, own), ("label", labels, [setting.key for setting in SCALE_TABLE])):
         for key in keys:
             if meant := misspelt(key, names):
                 raise bad_request(

@@ -55,7 +55,7 @@ class Histogram:
 
     def add(self, other: Histogram) -> None:
         """Add the counts of a histogram with the same bounds."""
-        self.counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        self.counts = [count + other_count for count, other_count in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
 
@@ -108,13 +108,13 @@ class PairMetrics:
         self.batches += 1
         offloaded: dict[str, int] = {}
         """The largest hand-over of each Shadow in this batch: a batch has one hand-over for each run."""
-        for one in _hand_overs(result):
-            outcome, samples, waited_ms = str(one.get("outcome")), one.get("samples"), one.get("waited_ms")
+        for hand_over in _hand_overs(result):
+            outcome, samples, waited_ms = str(hand_over.get("outcome")), hand_over.get("samples"), hand_over.get("waited_ms")
             if outcome not in self.hand_overs or type(samples) is not int:
                 continue
             self.hand_overs[outcome] += 1
             if outcome == ANSWERED:
-                shadow = str(one.get("shadow"))
+                shadow = str(hand_over.get("shadow"))
                 offloaded[shadow] = max(offloaded.get(shadow, 0), samples)
             if isinstance(waited_ms, int | float) and 0 <= waited_ms < _LONGEST_MS:
                 self.waited_s += waited_ms / 1e3
@@ -133,7 +133,7 @@ def _hand_overs(result: Frame) -> list[Mapping[str, Any]]:
         found = result.head_json().get("pair")
     except (WireError, RecursionError):
         return []
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [hand_over for hand_over in found if isinstance(hand_over, dict)] if isinstance(found, list) else []
 
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -204,7 +204,7 @@ class FunctionMetrics:
             mine = self.by_code.setdefault(code, CodeMetrics(0, 0.0, [0] * (len(BUCKETS_S) + 1)))
             mine.count += metrics.count
             mine.sum_s += metrics.sum_s
-            mine.buckets = [one + another for one, another in zip(mine.buckets, metrics.buckets, strict=True)]
+            mine.buckets = [own_count + other_count for own_count, other_count in zip(mine.buckets, metrics.buckets, strict=True)]
         for reason, count in other.rejections.items():
             self.rejections[reason] = self.rejections.get(reason, 0) + count
         self.batch_sizes.add(other.batch_sizes)

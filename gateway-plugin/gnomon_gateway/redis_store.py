@@ -219,7 +219,7 @@ class RedisStore:
             field = field_of(registered.application, registered.model)
             if field not in found and field not in unsent:
                 changed |= self._copy.delete_model(registered.application, registered.model)
-        local = {field_of(one.application, one.model): one for one in self._copy.registered_models()}
+        local = {field_of(model.application, model.model): model for model in self._copy.registered_models()}
         for field, document in found.items():
             if _MODEL not in field or field in unsent:
                 continue

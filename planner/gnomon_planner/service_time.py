@@ -314,7 +314,7 @@ DETERMINISTIC = (1.0,)
 NEGLIGIBLE_DEVIATION = 1e-3
 """A relative deviation below this counts as none: predictions with several ratios take several times as long."""
 
-_SHARES = tuple(float(one) for one in np.diff(SHARE_EDGES))
+_SHARES = tuple(float(share) for share in np.diff(SHARE_EDGES))
 _EVEN_EDGES = np.linspace(0.0, 1.0, MAX_RATIOS + 1)
 _NORMAL = np.array([NormalDist().inv_cdf((number + 0.5) / MAX_RATIOS) for number in range(MAX_RATIOS)])
 _QUARTILE = NormalDist().inv_cdf(0.75)

@@ -53,7 +53,7 @@ class ProfileFiles:
                 continue
             if _same_blocks(profile.layers, layers):
                 found.append((path.stem == profile_name(self._machine_id, engine), stamp[0], profile))
-        return max(found, key=lambda one: one[:2])[2] if found else None
+        return max(found, key=lambda candidate: candidate[:2])[2] if found else None
 
     def _profile(self, path: Path) -> tuple[ModelProfile | None, _Stamp]:
         try:

@@ -356,10 +356,10 @@ def batch_size(size: Any) -> BatchSize:
         raise unsupported(f"A size follows the batch as {size}: only multiples of the batch are supported.")
     times, plus = polynomial.all_coeffs()
     scale = math.lcm(int(times.q), int(plus.q))
-    found = BatchSize(int(times * scale), int(plus * scale), over * scale)
-    if found.times < 0 or found.plus < 0:
+    scaled = BatchSize(int(times * scale), int(plus * scale), over * scale)
+    if scaled.times < 0 or scaled.plus < 0:
         raise unsupported(f"A size follows the batch as {size}: it must not shrink when the batch grows.")
-    return found
+    return scaled
 
 
 def _node(node: Node, values: Mapping[str, str]) -> Argument:

@@ -126,11 +126,11 @@ class _Finder:
 def _where_first_read(flow: Flow, sizes: Mapping[str, int]) -> list[int]:
     """The bytes of weights by operation, each weight once."""
     seen: set[str] = set()
-    found = []
+    first_reads = []
     for names in flow.weights:
-        found.append(sum(sizes[name] for name in names if name not in seen))
+        first_reads.append(sum(sizes[name] for name in names if name not in seen))
         seen.update(names)
-    return found
+    return first_reads
 
 
 SHARE = 1 / 48
@@ -210,9 +210,9 @@ def _mean_bytes(flow: Flow, costs: Costs, places: Sequence[int]) -> float:
     return max(1.0, math.fsum(sizes) / max(1, len(sizes)))
 
 
-def _candidates(flow: Flow, costs: Costs, shares: Sequence[float], begin: int, places: Sequence[int]) -> Iterator[_Candidate]:
+def _candidates(flow: Flow, costs: Costs, shares: Sequence[float], begin: int, borders: Sequence[int]) -> Iterator[_Candidate]:
     """The blocks that begin here, shortest first. One without a tensor to read or to make could not be handed over."""
-    later = [place for place in places if place > begin][:REACH]
+    later = [border for border in borders if border > begin][:REACH]
     ends = set(later)
     reads: set[str] = set()
     alive: set[str] = set()
@@ -243,12 +243,12 @@ def _value(block: _Candidate, costs: Costs, mean_bytes: float, *, some_parameter
 def block_names(flow: Flow, pieces: Sequence[tuple[int, int]], modules: Sequence[str], macs: Sequence[int]) -> list[str]:
     """A unique name for each piece; a piece is its first operation and the one after its last."""
     names = [_by_module(piece, flow, modules, macs) or _by_values(piece, flow) for piece in pieces]
-    taken: Counter[str] = Counter()
-    found = []
+    uses: Counter[str] = Counter()
+    unique_names = []
     for name in names:
-        taken[name] += 1
-        found.append(name if taken[name] == 1 else f"{name}#{taken[name]}")
-    return found
+        uses[name] += 1
+        unique_names.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
+    return unique_names
 
 
 def _by_module(piece: tuple[int, int], flow: Flow, modules: Sequence[str], macs: Sequence[int]) -> str:
@@ -258,10 +258,10 @@ def _by_module(piece: tuple[int, int], flow: Flow, modules: Sequence[str], macs:
     inside = [path for path in modules[begin:end] if path]
     if not inside:
         return ""
-    whole = _common(inside)
+    common = _common(inside)
     outside = (*modules[:begin], *modules[end:])
-    if whole and not any(_within(path, whole) for path in outside):
-        return whole
+    if common and not any(_within(path, common) for path in outside):
+        return common
     working = [modules[at] for at in range(begin, end) if modules[at] and (macs[at] or flow.weights[at])] or inside
     return working[0] if working[0] == working[-1] else f"{working[0]}..{working[-1]}"
 
@@ -302,7 +302,7 @@ def split_difference(runner: Runner, operations: tuple[int, int], reads: Mapping
     with one_thread():
         generator = torch.Generator().manual_seed(SEED)
         whole_reads = {name: _filled(template, generator) for name, template in reads.items()}
-        whole = runner.run(begin, end, whole_reads, BATCH)
+        unsplit = runner.run(begin, end, whole_reads, BATCH)
         body, shadow = (
             {name: tensor[: PARTS[0]] for name, tensor in whole_reads.items()},
             {name: tensor[PARTS[0] :].clone(memory_format=torch.contiguous_format) for name, tensor in whole_reads.items()},
@@ -311,7 +311,7 @@ def split_difference(runner: Runner, operations: tuple[int, int], reads: Mapping
             parts = [runner.run(begin, end, part, batch) for part, batch in zip((body, shadow), PARTS, strict=True)]
         except (RuntimeError, IndexError, ValueError):  # what operators raise for sizes that do not fit
             return None
-    differences = [_difference(whole[name], [part[name] for part in parts]) for name in whole]
+    differences = [_difference(unsplit[name], [part[name] for part in parts]) for name in unsplit]
     if not differences or any(difference is None for difference in differences):
         return None
     largest = max(difference for difference in differences if difference is not None)
@@ -347,15 +347,19 @@ def _empty_like(template: Tensor) -> Tensor:
     return dense.permute([order.index(axis) for axis in range(len(order))])
 
 
-def _difference(whole: Tensor, parts: Sequence[Tensor]) -> float | None:
+def _difference(unsplit: Tensor, parts: Sequence[Tensor]) -> float | None:
     rows_fit = all(part.dim() and part.shape[0] == rows for part, rows in zip(parts, PARTS, strict=True))
-    if not rows_fit or any(part.shape[1:] != whole.shape[1:] for part in parts):
+    if not rows_fit or any(part.shape[1:] != unsplit.shape[1:] for part in parts):
         return None
     together = torch.cat(list(parts))
-    if torch.equal(whole, together):
+    if torch.equal(unsplit, together):
         return 0.0
-    if whole.shape != together.shape or not whole.dtype.is_floating_point or not torch.equal(whole.isnan(), together.isnan()):
+    if (
+        unsplit.shape != together.shape
+        or not unsplit.dtype.is_floating_point
+        or not torch.equal(unsplit.isnan(), together.isnan())
+    ):
         return None
-    numbers, others = whole.nan_to_num().double(), together.nan_to_num().double()
-    gap, largest = (numbers - others).abs().max().item(), numbers.abs().max().item()
+    numbers, joint = unsplit.nan_to_num().double(), together.nan_to_num().double()
+    gap, largest = (numbers - joint).abs().max().item(), numbers.abs().max().item()
     return gap / largest if gap else 0.0

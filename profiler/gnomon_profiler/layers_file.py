@@ -95,7 +95,7 @@ class Flow:
 
     @staticmethod
     def of(program: Program) -> Flow:
-        made = dict.fromkeys(program.inputs, -1)
+        makers = dict.fromkeys(program.inputs, -1)
         last_read: dict[str, int] = {}
         reads, results, weights = [], [], []
         for number, operation in enumerate(program.operations):
@@ -104,10 +104,10 @@ class Flow:
             weights.append(tuple(name for name in names if name in program.weights))
             results.append(tuple(name for name in operation.results if name is not None))
             last_read |= dict.fromkeys(reads[-1], number)
-            made |= dict.fromkeys(results[-1], number)
+            makers |= dict.fromkeys(results[-1], number)
         length = len(program.operations)
-        last_read |= {name: length for name in program.outputs if name in made}
-        return Flow(length, made, last_read, tuple(reads), tuple(results), tuple(weights))
+        last_read |= {name: length for name in program.outputs if name in makers}
+        return Flow(length, makers, last_read, tuple(reads), tuple(results), tuple(weights))
 
     def border(self, begin: int, end: int) -> Border:
         """The border of the operations `begin` … `end` − 1."""

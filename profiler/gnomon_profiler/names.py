@@ -48,9 +48,9 @@ def not_in_catalog(name: str) -> GnomonError:
 
 def _is_architecture(name: str) -> bool:
     """True if torchvision is there and has a function of this name among its models. Importing it would take seconds."""
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+    torchvision_spec = importlib.util.find_spec("torchvision")
+    if torchvision_spec is None or torchvision_spec.origin is None or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
         return False
-    made = re.compile(rf"^def {name}\(", re.MULTILINE)
-    files = (Path(found.origin).parent / "models").rglob("*.py")
-    return any(made.search(file.read_text(encoding="utf-8")) for file in files if not file.name.startswith("_"))
+    definition = re.compile(rf"^def {name}\(", re.MULTILINE)
+    files = (Path(torchvision_spec.origin).parent / "models").rglob("*.py")
+    return any(definition.search(file.read_text(encoding="utf-8")) for file in files if not file.name.startswith("_"))

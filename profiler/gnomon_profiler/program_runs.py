@@ -140,21 +140,25 @@ def _inputs(program: Program, batch: int) -> dict[str, Tensor]:
 def _walk(program: Program, runner: Runner, batch: int) -> tuple[list[int], dict[str, Tensor]]:
     values = _inputs(program, batch)
     macs: list[int] = []
-    made = dict(values)
+    tensors = dict(values)
     for operation, (arguments, results) in zip(
         program.operations, runner.walk(0, len(program.operations), values, batch), strict=True
     ):
         macs.append(macs_of(operation.op, arguments, next(iter(results.values()), None)))
-        made |= results
-    return macs, made
+        tensors |= results
+    return macs, tensors
 
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _is_by_rows(fewer: Tensor, more: Tensor) -> bool:
-    return fewer.dim() > 0 and (fewer.shape[0], more.shape[0]) == BATCHES and fewer.shape[1:] == more.shape[1:]
+def _is_by_rows(small_batch: Tensor, large_batch: Tensor) -> bool:
+    return (
+        small_batch.dim() > 0
+        and (small_batch.shape[0], large_batch.shape[0]) == BATCHES
+        and small_batch.shape[1:] == large_batch.shape[1:]
+    )
 
 
 class Runner:
@@ -177,10 +181,10 @@ class Runner:
     def run(self, begin: int, end: int, reads: Mapping[str, Tensor], batch: int) -> dict[str, Tensor]:
         """Run the operations `begin` … `end` − 1 and return the values that later operations read."""
         makes = self._flow.border(begin, end).makes
-        kept: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         for _, results in self.walk(begin, end, reads, batch):
-            kept |= {name: tensor for name, tensor in results.items() if name in makes}
-        return kept
+            outputs |= {name: tensor for name, tensor in results.items() if name in makes}
+        return outputs
 
     def walk(
         self, begin: int, end: int, reads: Mapping[str, Tensor], batch: int

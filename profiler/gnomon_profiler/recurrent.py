@@ -20,16 +20,16 @@ Step: TypeAlias = Callable[[Tensor, Sequence[Tensor], Tensor, Tensor | None], tu
 """From the product with the input, the state, W_hh and b_hh: the next state, whose first tensor is the output."""
 
 
-def _lstm_step(given: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+def _lstm_step(gates_input: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
     hidden, cell = state
-    enters, forgets, candidate, leaves = (given + functional.linear(hidden, weight, bias)).chunk(4, -1)
+    enters, forgets, candidate, leaves = (gates_input + functional.linear(hidden, weight, bias)).chunk(4, -1)
     cell = torch.sigmoid(forgets) * cell + torch.sigmoid(enters) * torch.tanh(candidate)
     return torch.sigmoid(leaves) * torch.tanh(cell), cell
 
 
-def _gru_step(given: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+def _gru_step(gates_input: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
     (hidden,) = state
-    reset_x, update_x, new_x = given.chunk(3, -1)
+    reset_x, update_x, new_x = gates_input.chunk(3, -1)
     reset_h, update_h, new_h = functional.linear(hidden, weight, bias).chunk(3, -1)
     update = torch.sigmoid(update_x + update_h)
     new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
@@ -37,8 +37,8 @@ def _gru_step(given: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tens
 
 
 def _rnn_step(activation: Callable[[Tensor], Tensor]) -> Step:
-    def step(given: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
-        return (activation(given + functional.linear(state[0], weight, bias)),)
+    def step(gates_input: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+        return (activation(gates_input + functional.linear(state[0], weight, bias)),)
 
     return step
 
@@ -55,13 +55,13 @@ def _run(
         for direction in range(directions):
             number = layer * directions + direction
             of_input, of_state, *biases = weights[number * width : (number + 1) * width]
-            given = functional.linear(tensor, of_input, biases[0] if biased else None).unbind(0)
-            state: tuple[Tensor, ...] = tuple(one[number] for one in states)
-            made = []
-            for product in reversed(given) if direction else given:
+            steps = functional.linear(tensor, of_input, biases[0] if biased else None).unbind(0)
+            state: tuple[Tensor, ...] = tuple(layer_states[number] for layer_states in states)
+            step_outputs = []
+            for product in reversed(steps) if direction else steps:
                 state = step(product, state, of_state, biases[1] if biased else None)
-                made.append(state[0])
-            outputs.append(torch.stack(made[::-1] if direction else made))
+                step_outputs.append(state[0])
+            outputs.append(torch.stack(step_outputs[::-1] if direction else step_outputs))
             ends.append(state)
         tensor = torch.cat(outputs, -1) if bidirectional else outputs[0]
     return tensor, *(torch.stack(kind) for kind in zip(*ends, strict=True))

@@ -70,7 +70,7 @@ class Manifest:
 
     def completes(self, other: Manifest) -> bool:
         """True if this manifest has all files of the other one and more."""
-        ours, theirs = ({file: sha for file, sha in one.sha256.items() if file != REPORT} for one in (self, other))
+        ours, theirs = ({file: sha for file, sha in manifest.sha256.items() if file != REPORT} for manifest in (self, other))
         return self.signature == other.signature and theirs.items() <= ours.items() and not other.reports - self.reports
 
     @property
@@ -253,12 +253,12 @@ class ObjectFolder:
                 identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
                 if not afresh and self._verified.get(digest) == identity:
                     return True
-                found = hashlib.sha256()
+                computed = hashlib.sha256()
                 while chunk := file.read(_CHUNK_BYTES):
-                    found.update(chunk)
+                    computed.update(chunk)
         except OSError:
             return False
-        if found.hexdigest() != digest:
+        if computed.hexdigest() != digest:
             self._verified.pop(digest, None)
             return False
         self._verified[digest] = identity
@@ -340,7 +340,7 @@ class BaseRepository(ABC):
             return self._read(name, version)
         if not at and versions:
             return self._read(name, versions[-1])
-        raise missing_model(reference, (f"{model}@{there}" for model, there in self._keys()))
+        raise missing_model(reference, (f"{model}@{stored_version}" for model, stored_version in self._keys()))
 
     def _read(self, name: str, version: str) -> Manifest:
         try:

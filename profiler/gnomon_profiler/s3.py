@@ -85,11 +85,11 @@ class FetchedProfiles:
             path = self._folder.root / _PROFILES / model / file
             if path.is_file() and _read(_tag_of(path)) == tag:
                 continue
-            found = self._bucket.read(key)
-            if found is not None:
+            data = self._bucket.read(key)
+            if data is not None:
                 with self._folder.writing():
-                    self._folder.publish(found[0], path)
-                    self._folder.publish(found[1].encode(), _tag_of(path))
+                    self._folder.publish(data[0], path)
+                    self._folder.publish(data[1].encode(), _tag_of(path))
 
     def put(self, model: str, path: Path) -> None:
         """Upload a profile of NAME@VERSION under its file name.
@@ -209,10 +209,10 @@ class S3Repository(BaseRepository):
         ]
 
     def _manifest(self, name: str, version: str) -> bytes:
-        found = self._bucket.read(_manifest(name, version))
-        if found is None:
+        data = self._bucket.read(_manifest(name, version))
+        if data is None:
             raise FileNotFoundError
-        return found[0]
+        return data[0]
 
     # Fetching
 
@@ -222,12 +222,12 @@ class S3Repository(BaseRepository):
         with self._folder.writing():
             if self._folder.is_whole(digest):
                 return
-            found = hashlib.sha256()
+            computed = hashlib.sha256()
             with self._folder.incoming(self._folder.path(digest)) as write:
                 for chunk in self._bucket.chunks(_object(digest)):
-                    found.update(chunk)
+                    computed.update(chunk)
                     write(chunk)
-                if found.hexdigest() != digest:
+                if computed.hexdigest() != digest:
                     raise corrupt_file(manifest.name, manifest.version, file)
 
     def _part(self, manifest: Manifest, names: _Names) -> str:
@@ -255,8 +255,8 @@ class S3Repository(BaseRepository):
                     tensor = index.tensors[name]
                     if first <= tensor.begin < tensor.end <= last:
                         contents[name] = data[tensor.begin - first : tensor.end - first]
-        whole = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() == index.tensors[name].sha256]
-        if set(whole) != set(names):
+        complete = [name for name, data in contents.items() if hashlib.sha256(data).hexdigest() == index.tensors[name].sha256]
+        if set(complete) != set(names):
             raise corrupt_file(manifest.name, manifest.version, WEIGHTS)
         return contents
 
@@ -350,10 +350,10 @@ class Bucket:
 
     def has_digest(self, key: str, digest: str) -> bool:
         """True if an object with this SHA-256 exists. Reads the object."""
-        found = hashlib.sha256()
+        computed = hashlib.sha256()
         for chunk in self.chunks(key):
-            found.update(chunk)
-        return found.hexdigest() == digest
+            computed.update(chunk)
+        return computed.hexdigest() == digest
 
     def put_object(self, key: str, content: Content, digest: str) -> None:
         """Store a file with this SHA-256, which S3 verifies, unless the object exists."""

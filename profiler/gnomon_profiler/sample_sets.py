@@ -10,7 +10,6 @@ Files come from users: nothing in them is unpickled, and their sizes are read be
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -151,14 +150,14 @@ def sample_set(signature: ModelSignature, files: Mapping[str, Path]) -> SampleSe
 
     """
     if SAMPLES in files:
-        found = read_samples(files[SAMPLES], signature, labelled=False)
+        samples = read_samples(files[SAMPLES], signature, labelled=False)
         return SampleSet(
-            tuple(array[:KEPT_SAMPLES] for array in found.inputs), f"{SAMPLES}, {min(len(found), KEPT_SAMPLES)} samples"
+            tuple(array[:KEPT_SAMPLES] for array in samples.inputs), f"{SAMPLES}, {min(len(samples), KEPT_SAMPLES)} samples"
         )
     if VALIDATION in files:
-        found = read_samples(files[VALIDATION], signature, labelled=True)
-        chosen = _spread(len(found))
-        return SampleSet(tuple(array[chosen] for array in found.inputs), f"{VALIDATION}, {len(chosen)} samples")
+        samples = read_samples(files[VALIDATION], signature, labelled=True)
+        chosen = _spread(len(samples))
+        return SampleSet(tuple(array[chosen] for array in samples.inputs), f"{VALIDATION}, {len(chosen)} samples")
     crops = _crops(signature)
     return _random(signature) if crops is None else crops
 
@@ -182,7 +181,7 @@ def _crops(signature: ModelSignature) -> SampleSet | None:
     import skimage  # noqa: PLC0415
     from PIL import Image  # noqa: PLC0415
 
-    folder, chance = Path(skimage.__file__).parent / "data", np.random.default_rng(_SEED)
+    folder, rng = Path(skimage.__file__).parent / "data", np.random.default_rng(_SEED)
     images = [Image.open(folder / name).convert("RGB") for name in _PHOTOGRAPHS if (folder / name).is_file()]
     if not images:
         return None
@@ -190,8 +189,8 @@ def _crops(signature: ModelSignature) -> SampleSet | None:
     crops = []
     for number in range(KEPT_SAMPLES):
         image = images[number % len(images)]
-        side = int(min(image.size) * chance.uniform(_LEAST_CROP, 1))
-        left, top = (int(chance.integers(0, extent - side + 1)) for extent in image.size)
+        side = int(min(image.size) * rng.uniform(_LEAST_CROP, 1))
+        left, top = (int(rng.integers(0, extent - side + 1)) for extent in image.size)
         crop = image.crop((left, top, left + side, top + side)).resize((width, height), Image.Resampling.BICUBIC)
         crops.append(((np.asarray(crop, "float32") - mean) / std).astype("float32").transpose(2, 0, 1))
     return SampleSet((np.stack(crops),), f"{KEPT_SAMPLES} crops of photographs of scikit-image {version('scikit-image')}")
@@ -201,11 +200,11 @@ def _random(signature: ModelSignature) -> SampleSet:
     """Normally distributed numbers, the same at each call; zeros where an input holds whole numbers."""
     import numpy as np  # noqa: PLC0415
 
-    chance, arrays = np.random.default_rng(_SEED), []
+    rng, arrays = np.random.default_rng(_SEED), []
     for spec in signature.inputs:
         shape, dtype = (KEPT_SAMPLES, *spec.shape), np.dtype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE))
         # Integers may be indices of an embedding or of tokens: zero is the one value that is valid for all of them.
-        arrays.append(chance.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.zeros(shape, dtype))
+        arrays.append(rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.zeros(shape, dtype))
     return SampleSet(tuple(arrays), f"{KEPT_SAMPLES} samples of random numbers")
 
 
@@ -215,9 +214,3 @@ def write_samples(samples: SampleSet, signature: ModelSignature, path: Path) -> 
 
     labels = {} if samples.labels is None else {LABELS: samples.labels}
     np.savez(path, **{spec.name: array for spec, array in zip(signature.inputs, samples.inputs, strict=True)}, **labels)
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

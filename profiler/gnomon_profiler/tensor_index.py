@@ -70,8 +70,13 @@ class TensorIndex:
 
     def to_bytes(self) -> bytes:
         tensors = {
-            name: {"dtype": one.dtype, "shape": list(one.shape), "bytes": [one.begin, one.end], "sha256": one.sha256}
-            for name, one in self.tensors.items()
+            name: {
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "bytes": [tensor.begin, tensor.end],
+                "sha256": tensor.sha256,
+            }
+            for name, tensor in self.tensors.items()
         }
         return json.dumps({"format": FORMAT, "tensors": tensors}, separators=(",", ":"), sort_keys=True).encode()
 
@@ -81,8 +86,10 @@ class TensorIndex:
         document = json.loads(data)
         return TensorIndex(
             {
-                name: StoredTensor(one["dtype"], tuple(one["shape"]), one["bytes"][0], one["bytes"][1], one["sha256"])
-                for name, one in document["tensors"].items()
+                name: StoredTensor(
+                    tensor["dtype"], tuple(tensor["shape"]), tensor["bytes"][0], tensor["bytes"][1], tensor["sha256"]
+                )
+                for name, tensor in document["tensors"].items()
             }
         )
 

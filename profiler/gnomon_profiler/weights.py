@@ -45,9 +45,9 @@ class WeightFile:
             identity: Any = name
         else:
             identity = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        kept = self._names.setdefault(identity, name)
-        self._tensors[kept] = tensor
-        return kept
+        shared_name = self._names.setdefault(identity, name)
+        self._tensors[shared_name] = tensor
+        return shared_name
 
     def keep(self, names: set[str]) -> None:
         """Forget what nothing reads, such as batch normalisation's counters."""

@@ -398,4 +398,4 @@ def _asynchronous(options: ServeOptions, invoke: Invoke, status: _Status, clock:
 
     callbacks = Callbacks(CallbackHosts(options.callback_hosts), SystemRandom())
     calls = CallStore(options.state / "calls.db")
-    return AsyncQueue(calls, invoke, callbacks, retry_rule, clock=clock, chance=SystemRandom()), callbacks
+    return AsyncQueue(calls, invoke, callbacks, retry_rule, clock=clock, rng=SystemRandom()), callbacks

@@ -96,27 +96,25 @@ class RevisionScaling(ScalingAdapter):
 class KnativeService:
     """The process of the autoscaler class. `start` returns when it leads and its watches have listed everything."""
 
-    def __init__(self, options: KnativeOptions, chance: Random, api: Api | None = None, tenure: Tenure | None = None) -> None:
+    def __init__(self, options: KnativeOptions, rng: Random, api: Api | None = None, tenure: Tenure | None = None) -> None:
         self._options = options
         self._api = api or connect(options.kubeconfig, options.context)
         self._clock = WallClock()
-        self._candidacy = None if options.lease_namespace is None else self._stand(options.lease_namespace, chance, tenure)
+        self._candidacy = None if options.lease_namespace is None else self._stand(options.lease_namespace, rng, tenure)
         policies = SCALING.with_named(options.policies)
         schedulers = SCHEDULING.with_named(options.policies)
         self._scaling = RevisionScaling(policies, schedulers, lambda: capabilities(resizes=self.platform.resizes))
         fence = None if self._candidacy is None else self._candidacy.tenure.check
-        self.platform = KnativeAutoscaler(
-            self._api, options.scaled, fence=fence, clock=self._clock, chance=chance, epoch=self._epoch
-        )
+        self.platform = KnativeAutoscaler(self._api, options.scaled, fence=fence, clock=self._clock, rng=rng, epoch=self._epoch)
         self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)
         self._scaling.bind(self.autoscaler)
         self._page: web.AppRunner | None = None
         self._deciding: asyncio.Task[None] | None = None
 
-    def _stand(self, namespace: str, chance: Random, tenure: Tenure | None) -> Candidacy:
+    def _stand(self, namespace: str, rng: Random, tenure: Tenure | None) -> Candidacy:
         # Nodes remember the epochs that they have obeyed, also those of an installation that was removed.
         lease = Target(LEASES, namespace, LEASE)
-        return Candidacy(self._api, lease, self._clock, chance, counts_from=count_from_now, tenure=tenure)
+        return Candidacy(self._api, lease, self._clock, rng, counts_from=count_from_now, tenure=tenure)
 
     def _epoch(self) -> int:
         return 1 if self._candidacy is None else self._candidacy.epoch
@@ -222,7 +220,7 @@ def page(service: KnativeService) -> web.Application:
                 for function in service.platform.functions()
             }
             return web.json_response(found)
-        return web.json_response([one.to_json() for one in service.autoscaler.decisions(str(_key(request)), MOST)])
+        return web.json_response([decision.to_json() for decision in service.autoscaler.decisions(str(_key(request)), MOST)])
 
     async def instances(request: web.Request) -> web.Response:
         _require_local(request)
@@ -246,11 +244,17 @@ def _key(request: web.Request) -> FunctionKey:
     return FunctionKey(request.match_info["revision"], request.match_info["namespace"])
 
 
-def _instance(one: Instance, pod: str | None) -> dict[str, object]:
+def _instance(instance: Instance, pod: str | None) -> dict[str, object]:
     """An instance as JSON. A Body that has no pod yet has been requested; `shadows` are a Body's, `body` is a Shadow's."""
-    body = one.kind is InstanceKind.BODY
-    more = {"pod": pod, "shadows": list(one.shadows)} if body else {"body": one.partner}
-    known = {"id": one.id, "kind": one.kind.value, "state": one.state.value, "node": one.node, "cores": one.cores}
+    body = instance.kind is InstanceKind.BODY
+    more = {"pod": pod, "shadows": list(instance.shadows)} if body else {"body": instance.partner}
+    known = {
+        "id": instance.id,
+        "kind": instance.kind.value,
+        "state": instance.state.value,
+        "node": instance.node,
+        "cores": instance.cores,
+    }
     return {**known, **more}
 
 

@@ -136,16 +136,14 @@ class ScaledByClass:
 class KnativeGateway:
     """The gateway process. `start` returns when requests are accepted, `stop` when all of them are answered."""
 
-    def __init__(self, options: KnativeGatewayOptions, chance: Random, api: Api | None = None) -> None:
+    def __init__(self, options: KnativeGatewayOptions, rng: Random, api: Api | None = None) -> None:
         self._options = options
         self._api = api or connect(options.kubeconfig, options.context)
         clock = WallClock()
         self._scaling = ScaledByClass(SCALING.with_named(options.policies), self._plan)
         self._schedulers = SCHEDULING.with_named(options.policies)
         self.store = RevisionStore(self._api, options.namespace, self._check)
-        self.platform = RevisionPlatform(
-            self._api, self.store, options.namespace, models=options.models, clock=clock, chance=chance
-        )
+        self.platform = RevisionPlatform(self._api, self.store, options.namespace, models=options.models, clock=clock, rng=rng)
         self.plans = BufferPlans(self._api, options.namespace)
         self._logs = LogBook()
         self.manager = Manager(

@@ -3,7 +3,7 @@
 Every load generator takes such a list: the simulator walks it in virtual time, `replay` sends at those times. It
 comes from a trace, from a Poisson process, from a constant rate or from a recorded run.
 
-A trace says how many requests a bin has, not when they came. They are placed uniformly at random within it, independently,
+A trace has counts per bin, without the times within it. Requests are placed uniformly at random within it, independently,
 which is what a Poisson process conditioned on its count does. A fractional count, as scaling leaves it, becomes the next whole
 number with the probability of the fraction: 2.25 is 2 three times of four.
 
@@ -34,27 +34,27 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_simulator.traces import Trace, from_the_first, open_text, read_table, read_trace, seconds
 
 
-def from_trace(trace: Trace, chance: random.Random) -> array[float]:
+def from_trace(trace: Trace, rng: random.Random) -> array[float]:
     """The arrivals of a trace, from second 0; machine numbers, 8 bytes each, because a day has millions."""
-    draw = chance.random
+    uniform = rng.random
     arrivals = array("d")
     for index, count in enumerate(trace.counts):
-        whole = math.floor(count)
-        if count > whole and draw() < count - whole:
-            whole += 1
-        # A bin's times lie before the next one's.
-        arrivals.extend(sorted([(index + draw()) * trace.bin_s for _ in range(whole)]))
+        integer = math.floor(count)
+        if count > integer and uniform() < count - integer:
+            integer += 1
+        # Sorting within the bin suffices: all times of a bin are before those of the next bin.
+        arrivals.extend(sorted([(index + uniform()) * trace.bin_s for _ in range(integer)]))
     return arrivals
 
 
-def poisson(rate_rps: float, duration_s: float, chance: random.Random) -> list[float]:
+def poisson(rate_rps: float, duration_s: float, rng: random.Random) -> list[float]:
     """A Poisson process: independent exponential times between arrivals."""
     _check(rate_rps, duration_s)
     arrivals: list[float] = []
-    time_s = chance.expovariate(rate_rps)
+    time_s = rng.expovariate(rate_rps)
     while time_s < duration_s:
         arrivals.append(time_s)
-        time_s += chance.expovariate(rate_rps)
+        time_s += rng.expovariate(rate_rps)
     return arrivals
 
 

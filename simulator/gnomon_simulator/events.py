@@ -1,10 +1,10 @@
 """Virtual time: events on a heap, and random streams from one seed.
 
-The clock stands still while an event is handled and jumps to the next one. Events of the same moment happen in the order in which
-they were entered, so that a run is the same each time.
+The clock stands still while an event is handled and jumps to the next event. Events at the same time are handled in the order in
+which they were scheduled, so that a run is reproducible.
 
-Every purpose (arrivals, noise, sizes) draws from a stream of its own, so that turning one of them on or off changes no other:
-two runs that differ only in a policy see the same arrivals to the last bit.
+Each purpose (arrivals, noise, sizes) has a random stream of its own, so that turning one on or off changes no other: two runs
+that differ only in the policy have exactly the same arrivals.
 """
 
 from __future__ import annotations

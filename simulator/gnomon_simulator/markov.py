@@ -18,38 +18,38 @@ Vector = npt.NDArray[np.float64]
 BLOCK = 512
 
 
-def markov_arrivals(process: Map, count: int, chance: np.random.Generator) -> Vector:
+def markov_arrivals(process: Map, count: int, rng: np.random.Generator) -> Vector:
     """The first `count` arrivals after second 0, at which the process is stationary; ascending."""
-    leaving = -process.D0.diagonal()
-    jumps_per_arrival = float(process.stationary @ leaving) / process.rate_rps
-    phase = int(chance.choice(process.order, p=process.stationary))
-    parts, found, now_s = [], 0, 0.0
-    while found < count:
-        steps = math.ceil((count - found) * jumps_per_arrival * 1.02 / BLOCK + 4) * BLOCK
-        functions, arrives = _drawn(process, steps, chance)
+    exit_rates = -process.D0.diagonal()
+    jumps_per_arrival = float(process.stationary @ exit_rates) / process.rate_rps
+    phase = int(rng.choice(process.order, p=process.stationary))
+    chunks_s, drawn_count, now_s = [], 0, 0.0
+    while drawn_count < count:
+        steps = math.ceil((count - drawn_count) * jumps_per_arrival * 1.02 / BLOCK + 4) * BLOCK
+        functions, arrives = _drawn(process, steps, rng)
         phases = _walked(functions, phase)
-        ends_s = now_s + np.cumsum(chance.exponential(1.0, steps) / leaving[phases])
+        ends_s = now_s + np.cumsum(rng.exponential(1.0, steps) / exit_rates[phases])
         times_s = ends_s[arrives[np.arange(steps), phases]]
-        parts.append(times_s)
-        found += len(times_s)
+        chunks_s.append(times_s)
+        drawn_count += len(times_s)
         phase, now_s = int(functions[-1, phases[-1]]), float(ends_s[-1])
-    return np.concatenate(parts)[:count] if parts else np.empty(0)
+    return np.concatenate(chunks_s)[:count] if chunks_s else np.empty(0)
 
 
-def _drawn(process: Map, steps: int, chance: np.random.Generator) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _drawn(process: Map, steps: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """For each step and each phase before it: the phase after it, and whether a request arrives."""
     order = process.order
-    drawn = chance.random(steps)
-    after = np.empty((steps, order), dtype=np.int64)
+    uniform = rng.random(steps)
+    next_phase = np.empty((steps, order), dtype=np.int64)
     arrives = np.empty((steps, order), dtype=np.bool_)
     for phase in range(order):
         rates = np.concatenate([process.D0[phase], process.D1[phase]])
         rates[phase] = 0.0
-        outcome = np.searchsorted(np.cumsum(rates) / rates.sum(), drawn, side="right")
+        outcome = np.searchsorted(np.cumsum(rates) / rates.sum(), uniform, side="right")
         # Rounding may leave the last border a little below 1.
         outcome = np.minimum(outcome, int(np.flatnonzero(rates)[-1]))
-        after[:, phase], arrives[:, phase] = outcome % order, outcome >= order
-    return after, arrives
+        next_phase[:, phase], arrives[:, phase] = outcome % order, outcome >= order
+    return next_phase, arrives
 
 
 def _walked(functions: npt.NDArray[np.int64], phase: int) -> npt.NDArray[np.int64]:
@@ -57,15 +57,15 @@ def _walked(functions: npt.NDArray[np.int64], phase: int) -> npt.NDArray[np.int6
     steps, order = functions.shape
     blocks = functions.reshape(steps // BLOCK, BLOCK, order)
     rows = np.arange(len(blocks))
-    composed = np.tile(np.arange(order), (len(blocks), 1))
+    composition = np.tile(np.arange(order), (len(blocks), 1))
     for step in range(BLOCK):
-        composed = np.take_along_axis(blocks[:, step], composed, axis=1)
-    now = np.empty(len(blocks), dtype=np.int64)
+        composition = np.take_along_axis(blocks[:, step], composition, axis=1)
+    phases = np.empty(len(blocks), dtype=np.int64)
     for block in range(len(blocks)):
-        now[block] = phase
-        phase = int(composed[block, phase])
-    walked = np.empty((len(blocks), BLOCK), dtype=np.int64)
+        phases[block] = phase
+        phase = int(composition[block, phase])
+    phase_before = np.empty((len(blocks), BLOCK), dtype=np.int64)
     for step in range(BLOCK):
-        walked[:, step] = now
-        now = blocks[rows, step, now]
-    return walked.reshape(-1)
+        phase_before[:, step] = phases
+        phases = blocks[rows, step, phases]
+    return phase_before.reshape(-1)

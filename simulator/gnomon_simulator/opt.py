@@ -1,8 +1,8 @@
-"""`opt`: the policy that sees the future. It exists in simulations only, as the measure of the others (AsyFunc, section 2.1).
+"""`opt`: a clairvoyant policy, for simulations only, as the bound that other policies are compared with (AsyFunc, section 2.1).
 
-At each look it has as many instances as the densest stretch of arrivals needs that begins before its next look and is half as
-long as the objective: what is served at the rate at which it comes, over half the objective, has the other half to be executed
-in. With instances that load in no time nothing is missing, and nothing is there that is not needed.
+At each decision it takes the largest number of arrivals in any window of half the objective that begins before its next decision,
+and has the instances that serve them at that rate: requests that are served at their arrival rate over half the objective have
+the other half for their execution. With instances that load in no time none is missing and none is idle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnomon_core.scaling import Observation
 from gnomon_simulator.profiles import Profile
 
 STEPS = 8
-"""Stretches that are looked at for each look."""
+"""Windows that are evaluated for each decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,17 @@ class Opt:
     period_s: float = 0.5
     default_scheduler: str = "adaptive"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        stretch_s = seen.settings.slo_s / 2
-        begins_s = [seen.now_s + step * self.period_s / STEPS for step in range(STEPS)]
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
+        stretch_s = observation.settings.slo_s / 2
+        begins_s = [observation.now_s + step * self.period_s / STEPS for step in range(STEPS)]
         rate_rps = max(self._coming(begin_s, stretch_s) for begin_s in begins_s) / stretch_s
-        one = capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
-        if one is None:
-            return DesiredCount(max(1, len(seen.live)), "no latency is known")
-        count = max(1, whole(rate_rps / one.rate_rps))
+        per_instance = capacity(observation.latency_s, observation.settings.slo_s, rate_rps)
+        if per_instance is None:
+            return DesiredCount(max(1, len(observation.live)), "no latency is known")
+        count = max(1, whole(rate_rps / per_instance.rate_rps))
         return DesiredCount(
-            count, f"{rate_rps:.2f} rps will come / {one.rate_rps:.2f} rps per instance at b = {one.batch} = {count}"
+            count,
+            f"{rate_rps:.2f} rps will come / {per_instance.rate_rps:.2f} rps per instance at b = {per_instance.batch} = {count}",
         )
 
     def _coming(self, begin_s: float, length_s: float) -> int:
@@ -48,11 +49,13 @@ class Opt:
 
 
 def most_instances(arrivals_s: Sequence[float], latency_s: Sequence[float], slo_s: float) -> int:
-    """No more than this does `opt` ever want: the densest half objective, at what an instance does with batches of one."""
+    """Upper bound of the instances of `opt`: the most arrivals in half an objective, at an instance's rate for batches of 1."""
     stretch_s = slo_s / 2
-    densest = max([bisect_left(arrivals_s, at_s + stretch_s, row) - row for row, at_s in enumerate(arrivals_s)], default=0)
-    alone = capacity(latency_s, slo_s, 0.0)
-    return max(1, whole(densest / stretch_s / alone.rate_rps)) if alone is not None else 1
+    max_arrivals = max(
+        [bisect_left(arrivals_s, at_s + stretch_s, index) - index for index, at_s in enumerate(arrivals_s)], default=0
+    )
+    unbatched = capacity(latency_s, slo_s, 0.0)
+    return max(1, whole(max_arrivals / stretch_s / unbatched.rate_rps)) if unbatched is not None else 1
 
 
 def with_opt(arrivals_s: Sequence[float]) -> Policies:

@@ -4,8 +4,8 @@
     plan = recorded.plan(settings, profile)          # the same function, its arrivals as they were sent
     report = compare(recorded, simulate([plan], nodes)[plan.name])
 
-The recorded stretch begins with the function's deployment: then both sides decide from nothing, and no history is missing. The
-simulation begins with the first recorded decision, and its autoscaler looks in the rhythm that the later ones show.
+The recording begins with the function's deployment, so that both sides decide without earlier history. The simulation begins with
+the first recorded decision, and its autoscaler has the phase that the later decisions show.
 
 Decisions are compared as steps: those that did something, each with its number of instances. Two equal sequences agree; where
 they differ, the longest common blocks say how much is alike. Latencies are compared from sending to answer, percentile by
@@ -88,8 +88,8 @@ def read_recording(record: Path, decisions: Sequence[Mapping[str, Any]]) -> Reco
     if not steps:
         raise bad_request("bad_record", "No decision did anything.", "Record from the function's deployment on.")
     first_s = steps[0].at_s
-    moved = tuple(Step(step.at_s - first_s, *step.what) for step in steps)
-    return Recording(read_samples(record), moved, _moment(heading["started_at"]) - first_s)
+    shifted = tuple(Step(step.at_s - first_s, *step.what) for step in steps)
+    return Recording(read_samples(record), shifted, _moment(heading["started_at"]) - first_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ class Parity:
     def table(self) -> str:
         """The comparison for a reader."""
         same = "the same" if self.same_decisions else f"{self.agreement:.0%} the same"
-        apart = f"{self.largest_shift_s:.2f} s apart at most"
+        shift = f"{self.largest_shift_s:.2f} s apart at most"
         lines = [
-            f"decisions: {len(self.live)} live, {len(self.simulated)} simulated; {same}, {apart}",
+            f"decisions: {len(self.live)} live, {len(self.simulated)} simulated; {same}, {shift}",
             f"answered: {self.answered[0]} live, {self.answered[1]} simulated",
         ]
         lines += [

@@ -41,10 +41,10 @@ class Noise:
         if self.kind == "none" or (self.kind == "lognormal" and self.cv == 0.0):
             return None
         if self.kind == "exponential":
-            return lambda chance: chance.expovariate(1.0)
+            return lambda rng: rng.expovariate(1.0)
         # A lognormal of mean 1 has μ = −σ²/2, and its coefficient of variation is √(exp σ² − 1).
         sigma = math.sqrt(math.log1p(self.cv**2))
-        return lambda chance: chance.lognormvariate(-(sigma**2) / 2, sigma)
+        return lambda rng: rng.lognormvariate(-(sigma**2) / 2, sigma)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
     simulate [##########..............]  41 %   9 of 23 h   12 s, about 17 s left
 
-The time that is left is what the rest takes at the mean speed so far. Nothing is written about a run of less than `QUIET_S`.
+The remaining time assumes the mean speed so far. Runs shorter than `QUIET_S` write nothing.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def progress_text(name: str, unit: str, done: float, total: float, spent_s: floa
     """Format the progress line after `spent_s` seconds."""
     share = min(1.0, done / total)
     bar = "#" * int(share * CELLS)
-    left = f", about {span(spent_s * (1 - share) / share)} left" if share > 0.0 else ""
+    remaining = f", about {span(spent_s * (1 - share) / share)} left" if share > 0.0 else ""
     position = f"{done:g} of {total:g} {unit}" if unit else f"{span(done)} of {span(total)} simulated"
-    return f"{name} [{bar.ljust(CELLS, '.')}] {share:4.0%}   {position}   {span(spent_s)}{left}"
+    return f"{name} [{bar.ljust(CELLS, '.')}] {share:4.0%}   {position}   {span(spent_s)}{remaining}"
 
 
 def span(seconds: float) -> str:

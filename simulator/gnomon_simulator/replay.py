@@ -1,17 +1,17 @@
 """An open-loop load generator without coordinated omission.
 
-The times at which requests are sent are fixed before the run begins, and each request goes out at its time, whatever became of
-those before it: a server that stalls gets the requests that clients would have sent meanwhile. A client waits until its deadline
-and then leaves, closing its connection. Latency counts from the intended time, and the generator reports its own lag.
+The send times are fixed before the run begins, and each request is sent at its time, whether earlier ones were answered or not: a
+server that stalls still gets the requests that clients would have sent meanwhile. A client waits until its deadline and then
+closes its connection. Latency counts from the intended send time, and the generator reports its own lag.
 
     report = replay(Plan(poisson(500, 60, stream(1, "arrivals"))), Target("http://127.0.0.1:8080/function/echo"))
 
-`replay` runs here and now; `replay_apart` in processes of its own, so that the caller's interpreter does not slow it down.
+`replay` runs in this process; `replay_apart` in processes of its own, so that the caller's interpreter does not slow it down.
 
 `Alarm` is a timer that is exact to about a tenth of a millisecond. Event loops count in whole milliseconds, which would make a
 generator of thousands of requests per second send them in bunches. Linux offers timers as file descriptors with the kernel's own
-resolution; Python 3.11 does not wrap them, so two C calls do. Elsewhere the loop's timer has to be good enough, and the reported
-lag says how good it was.
+resolution; Python 3.11 does not wrap them, so two C calls do. Elsewhere the loop's timer is used, and the reported lag shows how
+exact it was.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Target:
             raise bad_request("bad_target", f"{self.url!r} is not an http:// address.", "Write http://127.0.0.1:8080/path.")
         port = parts.port or 80
         try:
-            found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
         except OSError:
             raise bad_request("bad_target", f"There is no host {parts.hostname!r}.", "Check its name.") from None
-        host = str(found[0][4][0])
+        host = str(addresses[0][4][0])
         if not self.allow_remote and not ipaddress.ip_address(host).is_loopback:
             raise bad_request(
                 "remote_target",
@@ -239,19 +239,19 @@ def replay(plan: Plan, target: Target) -> Report:
 
 
 def replay_apart(plan: Plan, target: Target, processes: int = 1) -> Report:
-    """Send the plan from `processes` fresh processes, each every n-th request, and return what all of them saw.
+    """Send the plan from `processes` fresh processes, each every n-th request, and return their samples together.
 
     The calling module must be importable, as for everything that Python spawns.
     """
     target.address()
     context = multiprocessing.get_context("spawn")
-    started = context.Barrier(processes + 1)
+    all_started = context.Barrier(processes + 1)
     connections = max(1, plan.max_connections // processes)
     shares = [replace(plan, times_s=plan.times_s[n::processes], max_connections=connections) for n in range(processes)]
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_wait_for_all, initargs=(started,)) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_wait_for_all, initargs=(all_started,)) as pool:
         for _ in range(processes):
             pool.submit(int)  # each task starts a process; second 0 is set when all of them are there
-        started.wait(START_LIMIT_S)
+        all_started.wait(START_LIMIT_S)
         begin_s, started_at = _second_0(plan)
         parts = list(pool.map(_work, shares, [target] * processes, [begin_s] * processes))
     return _report(plan, target, begin_s, started_at, parts[0] if processes == 1 else merged(parts))
@@ -267,7 +267,7 @@ def _wait_for_all(started: Barrier) -> None:
 
 
 def _work(plan: Plan, target: Target, begin_s: float) -> Samples:
-    # This process is ours alone: a collector's pause of some milliseconds would be lag, and a run makes no cycles worth one.
+    # A pause of the garbage collector would be lag of some milliseconds, and a run makes few reference cycles.
     gc.disable()
     return uvloop.run(_run(plan, target, begin_s))
 
@@ -289,7 +289,7 @@ def _report(plan: Plan, target: Target, begin_s: float, started_at: datetime, sa
 
 
 def _length_s(times_s: Sequence[float]) -> float:
-    """The time the plan covers: to one mean distance after its last request."""
+    """The duration of the plan in seconds: until one mean gap after its last request."""
     if len(times_s) <= 1:
         return 1.0 if times_s else 0.0
     return times_s[-1] * len(times_s) / (len(times_s) - 1)
@@ -325,12 +325,12 @@ class Alarm:
             return
         # All zero would switch the timer off.
         seconds, fraction = divmod(max(at_s, _SOONEST_S), 1.0)
-        wanted = _ITIMERSPEC.pack(0, 0, int(seconds), int(fraction * 1e9))
-        if self._libc.timerfd_settime(self._fd, _ABSOLUTE, wanted, None) < 0:
+        timer_spec = _ITIMERSPEC.pack(0, 0, int(seconds), int(fraction * 1e9))
+        if self._libc.timerfd_settime(self._fd, _ABSOLUTE, timer_spec, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
-        """Never ring again."""
+        """Cancel the alarm and close its file descriptor."""
         if self._timer is not None:
             self._timer.cancel()
         if self._fd >= 0:

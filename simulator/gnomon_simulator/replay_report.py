@@ -225,11 +225,11 @@ class Samples:
 def merged(parts: Iterable[Samples]) -> Samples:
     """The rows of several generators as those of one, by intended time."""
     rows = sorted((row for part in parts for row in zip(*part.columns(), strict=True)), key=lambda row: row[0])
-    whole = Samples.unsent([row[0] for row in rows])
+    all_samples = Samples.unsent([row[0] for row in rows])
     for index, row in enumerate(rows):
-        for column, value in zip(whole.columns(), row, strict=True):
+        for column, value in zip(all_samples.columns(), row, strict=True):
             column[index] = value
-    return whole
+    return all_samples
 
 
 def read_samples(path: Path) -> Samples:

@@ -84,11 +84,11 @@ class Requests:
 
     def number(self, instance_id: str) -> int:
         """The column's number for an instance."""
-        known = self._numbers.get(instance_id)
-        if known is None:
-            known = self._numbers[instance_id] = len(self.instances)
+        index = self._numbers.get(instance_id)
+        if index is None:
+            index = self._numbers[instance_id] = len(self.instances)
             self.instances.append(instance_id)
-        return known
+        return index
 
     def answered(self, row: int, now_s: float, status: int, batch: Batch | None) -> None:
         """Record the answer of a request, from a batch or without one."""

@@ -47,10 +47,10 @@ class SimulatedPlatform:
     name = "simulated"
     capabilities = CAPABILITIES
 
-    def __init__(self, nodes: Iterable[NodePlan], events: Events, chance: random.Random) -> None:
+    def __init__(self, nodes: Iterable[NodePlan], events: Events, rng: random.Random) -> None:
         self._nodes = {plan.name: SimulatedNode(plan) for plan in nodes}
         self._events = events
-        self._chance = chance
+        self._rng = rng
         self._live: dict[str, InstanceLifetime] = {}
         self._fleets: defaultdict[str, _Fleet] = defaultdict(_Fleet)
         self._node_values: tuple[Node, ...] = ()
@@ -111,10 +111,10 @@ class SimulatedPlatform:
         """
         memory_bytes = profile.memory_bytes if memory_mb is None else memory_mb * MEGABYTE
         memory_mb = None if memory_bytes == profile.memory_bytes else memory_mb
-        place = self._place(cores if idle_cores is None else idle_cores, memory_bytes, node)
+        node_name = self._place(cores if idle_cores is None else idle_cores, memory_bytes, node)
         name = self._name(function)
         planned = Instance(
-            name, function, 1, place, cores, memory_bytes, _STARTING, 0.0, memory_mb=memory_mb, idle_cores=idle_cores
+            name, function, 1, node_name, cores, memory_bytes, _STARTING, 0.0, memory_mb=memory_mb, idle_cores=idle_cores
         )
         instance = self._begin(planned, profile)
         self._live[instance.id].call(profile.load_s)
@@ -140,16 +140,16 @@ class SimulatedPlatform:
         if pair.node is not None and pair.node not in self._nodes:
             raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", "Decide again.")
         memory_bytes = profile.shadow_memory_bytes(pair)
-        place = self._place(pair.shadow_cores, memory_bytes, pair.node or body.node, shadow=True)
+        node_name = self._place(pair.shadow_cores, memory_bytes, pair.node or body.node, shadow=True)
         name = self._name(body.function)
         shadow = Instance(
-            name, body.function, 1, place, pair.shadow_cores, memory_bytes, _STARTING, 0.0,
+            name, body.function, 1, node_name, pair.shadow_cores, memory_bytes, _STARTING, 0.0,
             kind=InstanceKind.SHADOW, partner=body_id, pair=pair,
         )  # fmt: skip
         self._begin(shadow, profile)
-        node = self._nodes[place]
+        node = self._nodes[node_name]
         fork_s = 0.0 if node.take_container(self._events.now_s) else node.plan.fork_s
-        self._changed.add(place)
+        self._changed.add(node_name)
         self._events.at(self._events.now_s + fork_s + profile.shadow_load_s(pair), self._registered, name, changed)
         return shadow
 
@@ -229,9 +229,9 @@ class SimulatedPlatform:
         if lifetime is None:
             return
         arbiter = self._nodes[lifetime.instance.node].arbiter
-        more = int((cores if idle_cores is None else idle_cores) - arbiter.claimed(instance_id))
-        if more > arbiter.unclaimed:
-            raise _no_capacity(more, 0)
+        additional_cores = int((cores if idle_cores is None else idle_cores) - arbiter.claimed(instance_id))
+        if additional_cores > arbiter.unclaimed:
+            raise _no_capacity(additional_cores, 0)
         lifetime.account(self._events.now_s)
         if idle_cores is None:
             lifetime.borrowed_cores = 0
@@ -240,12 +240,12 @@ class SimulatedPlatform:
     def lend(self, instance_id: str, cores: int) -> int:
         """Up to so many cores for the instance's next batch, as its node has them. Returns how many the batch has."""
         lifetime = self._live[instance_id]
-        kept = lifetime.instance.idle_cores
-        if kept is None:
+        idle_cores = lifetime.instance.idle_cores
+        if idle_cores is None:
             return lifetime.instance.cores
         lifetime.account(self._events.now_s)
         lent = self._nodes[lifetime.instance.node].arbiter.lend(instance_id, cores)
-        lifetime.borrowed_cores = lent - kept
+        lifetime.borrowed_cores = lent - idle_cores
         return lent
 
     def share(self, instance_id: str) -> int:
@@ -269,7 +269,7 @@ class SimulatedPlatform:
         size = body.size if body.idle_cores is None else lifetime.held_cores
         seconds = profile.seconds(profile.variant, size, samples, body.pair)
         assert seconds is not None, "the profile was checked for the function's cores"
-        factor = 1.0 if lifetime.factor is None else lifetime.factor(self._chance)
+        factor = 1.0 if lifetime.factor is None else lifetime.factor(self._rng)
         if body.pair is not None:
             for (shadow, pair), share in zip(body.shadows.items(), body.pair.shares(samples), strict=True):
                 self._live[shadow].busy_s += factor * profile.shadow_busy_s(pair, share)
@@ -480,10 +480,10 @@ class SimulatedNode:
     def take_container(self, now_s: float) -> bool:
         """Take a container for a new Shadow. Returns whether an empty one was ready."""
         self._fill(now_s)
-        found = self._containers > 0 and self._ready_s <= now_s
-        self._containers -= found
+        was_ready = self._containers > 0 and self._ready_s <= now_s
+        self._containers -= was_ready
         self._pool.taken(now_s)
-        return found
+        return was_ready
 
     def _fit(self, now_s: float) -> None:
         """Keep as many containers as there is memory for (`gnomon_platforms.local.recipes`)."""

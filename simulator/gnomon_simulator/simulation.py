@@ -70,7 +70,7 @@ def simulate(
 ) -> Mapping[str, FunctionResult]:
     """Run the functions together and return what each of them did, by name.
 
-    `watch` is told now and then how many virtual seconds are over, and of how many; it changes nothing.
+    `watch` is called `STEPS` times with the virtual seconds that have passed and their total; it changes nothing.
     """
     events = Events()
     end_s = max([plan.arrivals_s[-1] for plan in plans if plan.arrivals_s], default=0.0)
@@ -100,7 +100,7 @@ def simulate(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the cycle collector, which would walk over every waiting request again and again and find nothing."""
+    """Disable the cycle collector, which would traverse all waiting requests repeatedly and find no garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -173,7 +173,7 @@ class SimulatedRequest(Request):
 
 
 class SimulatedFunction(Actuator[None]):
-    """The binding."""
+    """One simulated function: binds the gateway's dispatcher and the autoscaler's runner to the simulated platform."""
 
     def __init__(self, plan: FunctionPlan, platform: SimulatedPlatform, events: Events) -> None:
         scaling = scaling_policy(plan.settings.autoscaler, plan.settings, plan.policies)
@@ -297,7 +297,7 @@ class SimulatedFunction(Actuator[None]):
 
     def _timer(self, set_for_s: float) -> None:
         if set_for_s != self._timer_s:
-            return  # it was set to an earlier time since
+            return  # the timer was set to an earlier time meanwhile
         self._timer_s = NEVER_S
         now_s = self._events.now_s
         self._execute(self._dispatcher.timer(now_s) if self._dispatcher.wake_s <= now_s else [])
@@ -310,7 +310,7 @@ class SimulatedFunction(Actuator[None]):
             self.answered(self.plan.name)
 
     def _poke(self) -> None:
-        """Instances came or went, or a request finds none: the autoscaler decides as soon as this event is over."""
+        """Make the autoscaler decide right after this event: instances came or went, or a request found none."""
         if not self._poked:
             self._poked = True
             self._events.at(self._events.now_s, self._poked_decide)
@@ -446,9 +446,9 @@ class SimulatedFunction(Actuator[None]):
         latency, settings = self._dispatcher.latency, self.plan.settings
         if self._known_latency is None or self._known_latency[0] != latency.revision:
             sizes = range(1, settings.max_batch + 1)
-            known = [latency.seconds(self.plan.profile.variant, settings.cores, batch) for batch in sizes]
-            told = tuple([seconds for seconds in known if seconds is not None]) if None not in known else ()
-            self._known_latency = latency.revision, told
+            predicted_s = [latency.seconds(self.plan.profile.variant, settings.cores, batch) for batch in sizes]
+            latencies_s = tuple([seconds for seconds in predicted_s if seconds is not None]) if None not in predicted_s else ()
+            self._known_latency = latency.revision, latencies_s
         return self._known_latency[1]
 
     def _seen(self, instance: Instance) -> Instance:
@@ -457,10 +457,10 @@ class SimulatedFunction(Actuator[None]):
         if worker is None or not worker.batches:
             return instance
         in_flight = sum([len(batch.requests) for batch in worker.batches.values()])
-        made = self._seen_busy.get((instance.id, in_flight))
-        if made is None or made[0] is not instance:
-            made = self._seen_busy[instance.id, in_flight] = instance, replace(instance, busy=True, in_flight=in_flight)
-        return made[1]
+        pair_of_views = self._seen_busy.get((instance.id, in_flight))
+        if pair_of_views is None or pair_of_views[0] is not instance:
+            pair_of_views = self._seen_busy[instance.id, in_flight] = instance, replace(instance, busy=True, in_flight=in_flight)
+        return pair_of_views[1]
 
     def _count_starting(self) -> None:
         self._dispatcher.workers.set_starting(sum(body.state is InstanceState.STARTING for body in self._bodies()))

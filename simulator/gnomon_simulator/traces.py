@@ -211,7 +211,7 @@ def read_table(path: Path, function: str | None = None) -> Trace | list[float]:
     with open_text(path) as lines:
         table = _Table(path, lines, function)
         if "hashfunction" in table.columns:
-            return Trace(MINUTE_S, table.sums([place for name, place in table.columns.items() if name.isdecimal()]))
+            return Trace(MINUTE_S, table.sums([column for name, column in table.columns.items() if name.isdecimal()]))
         if {"end_timestamp", "duration"} <= table.columns.keys():
             end, took = table.columns["end_timestamp"], table.columns["duration"]
             return _ascending(table.each(lambda row: seconds(row[end]) - float(row[took])))
@@ -219,13 +219,13 @@ def read_table(path: Path, function: str | None = None) -> Trace | list[float]:
         time = table.first(named)
         if time is None:
             raise _bad_row(path, 1, "names no column of times")
-        place = table.columns[time]
+        column = table.columns[time]
         unit_s = next((unit_s for unit, unit_s in _UNITS.items() if time.endswith(unit)), _WORDS.get(time))
         count = table.first(_COUNTS)
         if count is None:
-            return _ascending(table.each(lambda row: seconds(row[place], unit_s)))
+            return _ascending(table.each(lambda row: seconds(row[column], unit_s)))
         counted = table.columns[count]
-        return _binned(path, table.each(lambda row: (seconds(row[place], unit_s), float(row[counted]))))
+        return _binned(path, table.each(lambda row: (seconds(row[column], unit_s), float(row[counted]))))
 
 
 class _Table:
@@ -240,8 +240,8 @@ class _Table:
         separator = max(",;\t", key=header.count)
         titles = next(csv.reader([header], delimiter=separator))
         self.columns: dict[str, int] = {}
-        for place, title in enumerate(titles):
-            self.columns.setdefault(_plain(title), place)
+        for column, title in enumerate(titles):
+            self.columns.setdefault(_plain(title), column)
         self._rows = csv.reader(lines, delimiter=separator)
         self._function = function
         self._whose = self.first(_FUNCTIONS)
@@ -254,25 +254,27 @@ class _Table:
 
     def each(self, read: Callable[[Sequence[str]], Value]) -> list[Value]:
         """The values read from each row of the chosen function; empty rows are skipped."""
-        found: list[Value] = []
-        others: dict[str, None] = {}
+        values: list[Value] = []
+        other_functions: dict[str, None] = {}
         for row in self._rows:
             try:
-                if not row or self._is_another(row, others):
+                if not row or self._is_another(row, other_functions):
                     continue
-                found.append(read(row))
+                values.append(read(row))
             except (ValueError, IndexError):
                 raise _bad_row(self._path, self._before + self._rows.line_num, "is not a row of this table") from None
-        if not found and others:
-            shown = ", ".join(list(others)[:SHOWN_NAMES])
-            more = " …" if len(others) > SHOWN_NAMES else ""
-            raise bad_request("unknown_trace_function", f"{self._path.name} has no {self._function!r}.", f"It has {shown}{more}.")
-        return found
+        if not values and other_functions:
+            shown = ", ".join(list(other_functions)[:SHOWN_NAMES])
+            ellipsis = " …" if len(other_functions) > SHOWN_NAMES else ""
+            raise bad_request(
+                "unknown_trace_function", f"{self._path.name} has no {self._function!r}.", f"It has {shown}{ellipsis}."
+            )
+        return values
 
-    def sums(self, places: Sequence[int]) -> tuple[float, ...]:
+    def sums(self, columns: Sequence[int]) -> tuple[float, ...]:
         """Each of these columns, added up over the rows."""
-        sums = [0.0] * len(places)
-        for row in self.each(lambda row: [float(row[place]) for place in places]):
+        sums = [0.0] * len(columns)
+        for row in self.each(lambda row: [float(row[column]) for column in columns]):
             sums = [total + count for total, count in zip(sums, row, strict=True)]
         return tuple(sums)
 

@@ -46,19 +46,19 @@ DEVICES = (
 PRECISIONS = (("fp32", 1.0, 0.0), ("bf16", 1.6, 0.002), ("int8", 2.1, 0.012))
 
 
-def made_up_variants(count: int, chance: random.Random, *, architectures: int = ARCHITECTURES) -> tuple[Variant, ...]:
+def made_up_variants(count: int, rng: random.Random, *, architectures: int = ARCHITECTURES) -> tuple[Variant, ...]:
     """`count` different variants, spread evenly over the architectures."""
-    models = [(f"model{number:03d}", chance.uniform(0.578, 0.825), chance.uniform(0.02, 2.5)) for number in range(architectures)]
-    every = [(device, precision, batch) for device in DEVICES for precision in PRECISIONS for batch in BATCHES]
-    found: list[Variant] = []
+    models = [(f"model{number:03d}", rng.uniform(0.578, 0.825), rng.uniform(0.02, 2.5)) for number in range(architectures)]
+    combinations = [(device, precision, batch) for device in DEVICES for precision in PRECISIONS for batch in BATCHES]
+    variants: list[Variant] = []
     for number, (name, accuracy, work_s) in enumerate(models):
-        share = count // architectures + (number < count % architectures)
-        for device, (precision, quicker, lost), batch in chance.sample(every, share):
+        variant_count = count // architectures + (number < count % architectures)
+        for device, (precision, speedup, accuracy_loss), batch in rng.sample(combinations, variant_count):
             latency_s = {
-                size: device.overhead_s + work_s * size**0.93 / (device.speed * quicker) for size in BATCHES if size <= batch
+                size: device.overhead_s + work_s * size**0.93 / (device.speed * speedup) for size in BATCHES if size <= batch
             }
             memory_gib = (0.4 + work_s) * (1.0 + batch / 32.0)
-            found.append(
+            variants.append(
                 Variant(
                     id=f"{name}-{device.engine}-{device.hardware}{device.cores}-{precision}-{batch}",
                     architecture=name,
@@ -66,8 +66,8 @@ def made_up_variants(count: int, chance: random.Random, *, architectures: int = 
                     precision=precision,
                     cores=device.cores,
                     max_batch=batch,
-                    accuracy=accuracy - lost,
-                    load_s=0.59 + chance.uniform(0.5, 1.5) * min(7.0, memory_gib),
+                    accuracy=accuracy - accuracy_loss,
+                    load_s=0.59 + rng.uniform(0.5, 1.5) * min(7.0, memory_gib),
                     latency_s=latency_s,
                     memory_bytes=int(memory_gib * GIB),
                     saturation_rps=batch / latency_s[batch],
@@ -76,7 +76,7 @@ def made_up_variants(count: int, chance: random.Random, *, architectures: int = 
                     devices={} if device.hardware == CPU else {device.hardware: 0.25 if device.hardware == GPU else 1.0},
                 )
             )
-    return tuple(found)
+    return tuple(variants)
 
 
 def profiled_variants(path: Path, *, disturbed: bool = False) -> tuple[Variant, ...]:
@@ -88,7 +88,9 @@ def profiled_variants(path: Path, *, disturbed: bool = False) -> tuple[Variant, 
 
     """
     measured = read_profiled(path)
-    return tuple(variant for one in measured if disturbed or not one.disturbed for variant in one.variants())
+    return tuple(
+        variant for measurement in measured if disturbed or not measurement.disturbed for variant in measurement.variants()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,23 +169,25 @@ FURTHER_DEVICES = (
 )
 
 
-def table_6_variants(chance: random.Random) -> tuple[Variant, ...]:
+def table_6_variants(rng: random.Random) -> tuple[Variant, ...]:
     """The 175 variants of INFaaS's Table 6, with the costs and times of Table 2 in proportion to published GFLOPs.
 
-    Every architecture has the CPU, Inferentia and GPU variant of Table 2 with the least batch; which others it has, chance says.
+    Every architecture has the CPU, Inferentia and GPU variant of Table 2 with the least batch; which others it has is random.
     Each instance has an accelerator, or an Inferentia core, to itself: that is what Table 2's costs pay for. A load takes 0.6 to
     11 s, as in section 1.
     """
-    found: list[Variant] = []
+    variants: list[Variant] = []
     for family, count in VARIANTS_OF_FAMILY.items():
         networks = [network for network in NETWORKS if network.family == family]
-        every = [(device, batch) for device in (*TABLE_2_DEVICES, *FURTHER_DEVICES) for batch in device.batches]
-        always = [(device, device.batches[0]) for device in TABLE_2_DEVICES]
+        combinations = [(device, batch) for device in (*TABLE_2_DEVICES, *FURTHER_DEVICES) for batch in device.batches]
+        required = [(device, device.batches[0]) for device in TABLE_2_DEVICES]
         for number, network in enumerate(networks):
-            share = count // len(networks) + (number < count % len(networks))
-            more = chance.sample([one for one in every if one not in always], max(0, share - len(always)))
-            found += [scaled_variant(network, device, batch) for device, batch in (always + more)[:share]]
-    return tuple(found)
+            variant_count = count // len(networks) + (number < count % len(networks))
+            extra = rng.sample(
+                [variant for variant in combinations if variant not in required], max(0, variant_count - len(required))
+            )
+            variants += [scaled_variant(network, device, batch) for device, batch in (required + extra)[:variant_count]]
+    return tuple(variants)
 
 
 def scaled_variant(network: Architecture, device: Accelerated, max_batch: int) -> Variant:

@@ -50,12 +50,12 @@ TICK_S: Final = 1.0
 WINDOW_S: Final = 10
 """Over which the load of each kind of query and of each member is measured."""
 LEAST_RPS = 1e-3
-"""The load of a kind of query that was asked for lately, and is not now."""
+"""The load assumed for a kind of query that arrived within `IDLE_S`, but not within the window."""
 IDLE_S = 900.0
-"""After which a kind of query that nobody asks for is no demand."""
+"""Seconds without a query after which a kind is no demand any more."""
 WORKERS_PERIOD_S = 2
 MOST_ANSWERED = 1000
-"""Answered queries that a member's queue still has."""
+"""Answered queries at the head of a member's queue before they are removed."""
 ROUNDING = 1e-9
 
 Times = npt.NDArray[np.float64]
@@ -223,9 +223,11 @@ class _Member:
         while self.running < count and self.start(now_s, now_s + self.variant.load_s):
             pass
         if self.running > count:
-            # Those that still load go first, then idle ones, then whoever is free first.
-            numbers = sorted(self.instances, key=lambda one: (self.instances[one].ready_s <= now_s, self._free_s(one), -one))
-            for number in numbers[: self.running - count]:
+            # Loading instances end first, then idle ones, then those that are free soonest.
+            victims = sorted(
+                self.instances, key=lambda number: (self.instances[number].ready_s <= now_s, self._free_s(number), -number)
+            )
+            for number in victims[: self.running - count]:
                 self._stop(number, now_s)
 
     def start(self, now_s: float, ready_s: float) -> bool:
@@ -244,14 +246,14 @@ class _Member:
         return True
 
     def _free_s(self, number: int) -> float:
-        return next(free_s for free_s, one in self._free if one == number)
+        return next(free_s for free_s, busy_number in self._free if busy_number == number)
 
     def _stop(self, number: int, now_s: float) -> None:
         """End an instance: at once where it is idle or loads, else after its batch."""
         instance = self.instances.pop(number)
         self._sizes.pop(number, None)
         end_s = now_s if instance.ready_s > now_s else max(now_s, self._free_s(number))
-        self._free = [one for one in self._free if one[1] != number]
+        self._free = [busy for busy in self._free if busy[1] != number]
         heapify(self._free)
         self._account(instance, end_s)
         if instance.worker is not None:
@@ -267,7 +269,7 @@ class _Member:
         for end_s, worker in self._ending:
             if end_s <= now_s:
                 worker.take(self.variant, -1)
-        self._ending = [one for one in self._ending if one[0] > now_s]
+        self._ending = [ending for ending in self._ending if ending[0] > now_s]
 
     def finish(self, end_s: float) -> None:
         """The end of the simulation: queries that wait are violations, instances are paid until then."""
@@ -290,8 +292,8 @@ class _Member:
         if self._head:
             del self._times[: self._head], self._deadlines[: self._head]
             self._head = 0
-        times = np.concatenate([one for one, _ in self._added])
-        deadlines = np.concatenate([one + objective_s for one, objective_s in self._added])
+        times = np.concatenate([added_s for added_s, _ in self._added])
+        deadlines = np.concatenate([arrivals_s + objective_s for arrivals_s, objective_s in self._added])
         if len(self._added) > 1:
             order = np.argsort(times, kind="stable")
             times, deadlines = times[order], deadlines[order]
@@ -310,44 +312,44 @@ class _Member:
         self._arrived_now += 1
 
     def pending_at(self, time_s: float) -> int:
-        """The queries that wait or execute then."""
+        """The number of queries that wait or execute at that time."""
         self.serve(time_s)
         executing = sum([self._sizes.get(number, 0) for free_s, number in self._free if free_s > time_s])
         return executing + len(self._times) - self._head
 
     def serve(self, until_s: float) -> None:
-        """Begin every batch that begins before then."""
+        """Execute every batch that starts before `until_s`."""
         self.merge()
         times, deadlines, seconds, free = self._times, self._deadlines, self._seconds, self._free
-        head, count, largest, result = self._head, len(times), self.variant.max_batch, self._result
+        oldest, count, largest, result = self._head, len(times), self.variant.max_batch, self._result
         answered = result.latencies_s
-        while head < count and free:
+        while oldest < count and free:
             free_s, number = free[0]
-            start_s = max(free_s, times[head])
+            start_s = max(free_s, times[oldest])
             if start_s >= until_s:
                 break
-            waiting = bisect_right(times, start_s, head, count) - head
+            waiting = bisect_right(times, start_s, oldest, count) - oldest
             size = min(waiting, largest)
-            in_time = bisect_right(seconds, deadlines[head] - start_s + ROUNDING)
+            in_time = bisect_right(seconds, deadlines[oldest] - start_s + ROUNDING)
             if not in_time or (in_time < size and waiting > largest):
                 result.dropped += 1
-                head += 1
+                oldest += 1
                 continue
             size = min(size, in_time)
             finish_s = start_s + seconds[size - 1]
-            for place in range(head, head + size):
-                answered.append(finish_s - times[place])
-                if finish_s <= deadlines[place] + ROUNDING:
+            for index in range(oldest, oldest + size):
+                answered.append(finish_s - times[index])
+                if finish_s <= deadlines[index] + ROUNDING:
                     result.in_time += 1
-                    result.in_time_at[int(times[place])] += 1
+                    result.in_time_at[int(times[index])] += 1
                 else:
                     result.late += 1
-            head += size
+            oldest += size
             result.batches += 1
             self._batches_of_period += 1
             heapreplace(free, (finish_s, number))
             self._sizes[number] = size
-        self._head = head
+        self._head = oldest
 
     def end_second(self) -> None:
         self.arrived.append(self._arrived_now)
@@ -377,7 +379,7 @@ class _Simulation:
         self._load = load
         self._system = system
         self._state: Any = system.initial
-        self._chance = np.random.default_rng(stream(seed, "queries").getrandbits(64))
+        self._rng = np.random.default_rng(stream(seed, "queries").getrandbits(64))
         self._workers = None if cluster is None else Workers(cluster)
         self._result = SimulatedApplication(system.name, load.duration_s)
         self._members = {variant.id: _Member(variant, self._result, self._workers) for variant in variants}
@@ -394,9 +396,9 @@ class _Simulation:
         # Members with instances or queries, in a fixed order.
         self._loaded: dict[str, _Member] = {}
 
-    def _sent_as(self, place: int) -> Query:
+    def _sent_as(self, kind: int) -> Query:
         """The query of a kind as the selector gets it."""
-        return Query(variant=self._system.fixed[place]) if self._system.fixed else self._kinds[place].query
+        return Query(variant=self._system.fixed[kind]) if self._system.fixed else self._kinds[kind].query
 
     def run(self) -> SimulatedApplication:
         self._warm()
@@ -415,7 +417,7 @@ class _Simulation:
             member.finish(end_s)
         if self._workers is not None:
             self._result.worker_cost = self._workers.cost(end_s)
-        self._result.changes.sort(key=lambda one: (one[0], -one[2]))
+        self._result.changes.sort(key=lambda change: (change[0], -change[2]))
         return self._result
 
     def _warm(self) -> None:
@@ -423,15 +425,15 @@ class _Simulation:
         first = self._load.counts[:WINDOW_S]
         mean_rps = sum(first) / len(first)
         shares = np.diff(self._edges, prepend=0.0)
-        for place, share in enumerate(shares):
+        for kind, share in enumerate(shares):
             count = round(mean_rps * share * WINDOW_S)
-            self._asked[place].extend([0] * (WINDOW_S - 1) + [count])
-            self._last_asked_s[place] = 0.0
+            self._asked[kind].extend([0] * (WINDOW_S - 1) + [count])
+            self._last_asked_s[kind] = 0.0
             if self._system.fixed:
-                self._members[self._system.fixed[place]].arrived.append(count)
+                self._members[self._system.fixed[kind]].arrived.append(count)
         plan, self._state = self._system.decide(self._observation(0.0), self._state)
-        for name, wanted in plan.instances.items():
-            for _ in range(wanted):
+        for name, instances in plan.instances.items():
+            for _ in range(instances):
                 if self._members[name].start(0.0, 0.0):
                     self._loaded[name] = self._members[name]
         self._tell(0.0)
@@ -444,7 +446,9 @@ class _Simulation:
                 member.measure(now_s)
         plan, self._state = self._system.decide(self._observation(now_s), self._state)
         # What ends makes room for what begins.
-        for name in sorted(self._loaded, key=lambda one: plan.instances.get(one, 0) - self._loaded[one].running):
+        for name in sorted(
+            self._loaded, key=lambda variant_name: plan.instances.get(variant_name, 0) - self._loaded[variant_name].running
+        ):
             if plan.instances.get(name, 0) <= self._loaded[name].running:
                 self._loaded[name].scale(plan.instances.get(name, 0), now_s)
                 self._loaded[name].release(now_s)
@@ -497,45 +501,45 @@ class _Simulation:
     def _send(self, expected: float, now_s: float) -> None:
         """Send the queries of a second to their variants."""
         count = int(expected)
-        if expected > count and self._chance.random() < expected - count:
+        if expected > count and self._rng.random() < expected - count:
             count += 1
         self._result.queries += count
         self._result.asked_at[int(now_s)] += count
-        times = np.sort(self._chance.random(count)) * TICK_S + now_s
-        kinds = np.searchsorted(self._edges, self._chance.random(count), side="right")
-        asked = np.bincount(kinds, minlength=len(self._kinds)).tolist()
-        for place, number in enumerate(asked):
-            self._asked[place].append(number)
+        times = np.sort(self._rng.random(count)) * TICK_S + now_s
+        kinds = np.searchsorted(self._edges, self._rng.random(count), side="right")
+        counts = np.bincount(kinds, minlength=len(self._kinds)).tolist()
+        for kind, number in enumerate(counts):
+            self._asked[kind].append(number)
             if number:
-                self._last_asked_s[place] = now_s
+                self._last_asked_s[kind] = now_s
         if self._system.fixed or self._system.rule is Rule.PRINTED:
-            for place in range(len(self._kinds)):
-                self._send_kind(place, times[kinds == place])
+            for kind in range(len(self._kinds)):
+                self._send_kind(kind, times[kinds == kind])
         else:
-            for time_s, place in zip(times.tolist(), kinds.tolist(), strict=True):
-                self._send_one(place, time_s)
+            for time_s, kind in zip(times.tolist(), kinds.tolist(), strict=True):
+                self._send_one(kind, time_s)
 
-    def _send_kind(self, place: int, times: Times) -> None:
+    def _send_kind(self, kind: int, times: Times) -> None:
         """Send queries of a kind that all have one choice."""
-        choice = self._selector.select(self._queries[place])
+        choice = self._selector.select(self._queries[kind])
         if not choice.satisfies:
             self._result.refused += len(times)
         elif len(times):
             member = self._loaded[choice.variant.id] = self._members[choice.variant.id]
-            self._result.sent[place, choice.variant.id] += len(times)
-            member.add(times, self._kinds[place].objective_s)
+            self._result.sent[kind, choice.variant.id] += len(times)
+            member.add(times, self._kinds[kind].objective_s)
 
-    def _send_one(self, place: int, time_s: float) -> None:
+    def _send_one(self, kind: int, time_s: float) -> None:
         self._sending_s = time_s
-        choice = self._selector.select(self._queries[place])
+        choice = self._selector.select(self._queries[kind])
         if not choice.satisfies:
             self._result.refused += 1
             return
         name = choice.variant.id
         member = self._loaded[name] = self._members[name]
-        self._result.sent[place, name] += 1
+        self._result.sent[kind, name] += 1
         self._result.degraded += choice.degraded
-        member.arrive(time_s, self._kinds[place].objective_s)
+        member.arrive(time_s, self._kinds[kind].objective_s)
 
     def _pending(self, member: _Member) -> int:
         return member.pending_at(self._sending_s)

@@ -101,7 +101,10 @@ class Workers:
         ]
         if not fitting:
             return None
-        worker = min(fitting, key=lambda one: (sum(one.left[kind] / one.kind.resources[kind] for kind in one.left), one.name))
+        worker = min(
+            fitting,
+            key=lambda worker: (sum(worker.left[kind] / worker.kind.resources[kind] for kind in worker.left), worker.name),
+        )
         worker.take(variant, 1)
         return worker
 
@@ -110,32 +113,34 @@ class Workers:
 
         Cores of workers with accelerators are for their accelerators' instances.
         """
-        found: dict[str, float] = {CORES: 0.0}
+        capacity: dict[str, float] = {CORES: 0.0}
         for worker in self.all.values():
             if worker.ready_s > now_s:
                 continue
             hardware = worker.kind.hardware
             if hardware == CPU:
-                found[CORES] += worker.kind.resources[CORES]
+                capacity[CORES] += worker.kind.resources[CORES]
             else:
                 devices = worker.kind.resources[hardware]
-                found[hardware] = found.get(hardware, 0.0) + devices
-                found[CORES] += min(worker.kind.resources[CORES], devices)
+                capacity[hardware] = capacity.get(hardware, 0.0) + devices
+                capacity[CORES] += min(worker.kind.resources[CORES], devices)
         for hardware in self._kinds:
             if hardware != CPU:
-                found.setdefault(hardware, 0.0)
-        return found
+                capacity.setdefault(hardware, 0.0)
+        return capacity
 
     def observations(self, now_s: float, states: Mapping[str, VariantState]) -> list[WorkerObservation]:
         """The workers as a policy sees them: reserved shares of their resources, and the states of their variants."""
-        found = []
+        observations = []
         for worker in self.all.values():
             resources = worker.kind.resources
-            shown = (CORES,) if worker.kind.hardware == CPU else (worker.kind.hardware,)
-            utilization = {kind: 1.0 - worker.left[kind] / resources[kind] for kind in shown}
-            seen = tuple(states[name] for name in sorted(worker.instances))
-            found.append(WorkerObservation(worker.name, worker.kind.hardware, utilization, seen, ready=worker.ready_s <= now_s))
-        return found
+            reported = (CORES,) if worker.kind.hardware == CPU else (worker.kind.hardware,)
+            utilization = {kind: 1.0 - worker.left[kind] / resources[kind] for kind in reported}
+            variant_states = tuple(states[name] for name in sorted(worker.instances))
+            observations.append(
+                WorkerObservation(worker.name, worker.kind.hardware, utilization, variant_states, ready=worker.ready_s <= now_s)
+            )
+        return observations
 
     def cost(self, end_s: float) -> float:
         """The cost of the workers until then."""

@@ -51,13 +51,13 @@ def main() -> int:
     commands.add_parser("run", help="run a command with GNOMON_TEST_KUBECONFIG set").add_argument(
         "words", nargs=argparse.REMAINDER
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, told_to_end)
     try:
-        return carry_out(asked)
+        return carry_out(options)
     except CannotBeHad as reason:
         print(f"gnomon: no cluster can be had here: {reason}.", file=sys.stderr)
-        return 0 if asked.command == "run" else CANNOT_BE_HAD
+        return 0 if options.command == "run" else CANNOT_BE_HAD
     except Trouble as trouble:
         print(f"gnomon: {trouble}", file=sys.stderr)
         return 1
@@ -69,20 +69,20 @@ def told_to_end(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def carry_out(asked: argparse.Namespace) -> int:
+def carry_out(options: argparse.Namespace) -> int:
     """Execute the command; its exit status."""
-    match asked.command:
+    match options.command:
         case "load":
-            return load(asked.archives)
+            return load(options.archives)
         case "pack":
-            Image(asked.reference, {"": asked.folder}, asked.entrypoint).write(asked.archive)
+            Image(options.reference, {"": options.folder}, options.entrypoint).write(options.archive)
             return 0
         case "image":
-            return make_images(asked.names, known=asked.load)
+            return make_images(options.names, known=options.load)
         case "run":
-            return run(asked.words)
+            return run(options.words)
     plain = {"up": up, "down": down, "build": compile_only, "status": status}
-    return plain[asked.command]()
+    return plain[options.command]()
 
 
 def up() -> int:

@@ -99,7 +99,7 @@ def check(folders: Folders) -> None:
     if kept(folders):
         return
     requirements.check_go()
-    requirements.room(folders.cache, requirements.BUILD_GB)
+    requirements.check_disk_space(folders.cache, requirements.BUILD_GB)
     go(SOURCES, ["mod", "download", PROBED], limit_s=PROBE_LIMIT_S)
 
 
@@ -128,7 +128,7 @@ def _alone(folders: Folders, phases: Phases, sources: Path, manifests: dict[str,
 
 def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:
     requirements.check_go()
-    requirements.room(folders.cache, requirements.BUILD_GB)
+    requirements.check_disk_space(folders.cache, requirements.BUILD_GB)
     everything = folders.cache / sources.name
     target = everything / digest(sources)
     target.mkdir(parents=True, exist_ok=True)

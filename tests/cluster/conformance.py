@@ -76,23 +76,27 @@ def main() -> int:
     parser.add_argument("--part", dest="parts", choices=tuple(PARTS), action="append", help="only these tests")
     parser.add_argument("--build", action="store_true", help="compile only")
     parser.add_argument("--keep", type=Path, help="write the results to this file")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     # A SIGTERM changes back what was changed.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    patterns = {"run": asked.only, "skip": asked.skip}
-    arguments = [f"-test.parallel={asked.parallel}", *TEST_FLAGS, *(f"-test.{how}={one}" for how, one in patterns.items() if one)]
+    patterns = {"run": options.only, "skip": options.skip}
+    arguments = [
+        f"-test.parallel={options.parallel}",
+        *TEST_FLAGS,
+        *(f"-test.{how}={pattern}" for how, pattern in patterns.items() if pattern),
+    ]
     try:
-        if asked.build:
+        if options.build:
             print(compiled(folders(), Phases()))
             return 0
-        found = conformance(asked.classes or (STOCK, GNOMON), asked.parts or tuple(PARTS), arguments)
+        found = conformance(options.classes or (STOCK, GNOMON), options.parts or tuple(PARTS), arguments)
     except Trouble as trouble:
         print(f"serving conformance: {trouble}", file=sys.stderr)
         return CANNOT_BE_HAD if isinstance(trouble, CannotBeHad) else 1
     print("\n".join(found.lines()))
-    if asked.keep:
+    if options.keep:
         # One value a line, so that two records can be compared.
-        asked.keep.write_text(json.dumps(record(found, parallel=asked.parallel), indent=1) + "\n")
+        options.keep.write_text(json.dumps(record(found, parallel=options.parallel), indent=1) + "\n")
     return 1 if found.lost() or not found.passed() else 0
 
 
@@ -196,7 +200,7 @@ def results(said: str) -> list[Result]:
     found = [
         Result(name, outcome, float(took)) for indented, outcome, name, took in LINE.findall(said) if len(indented) in (0, 4)
     ]
-    return sorted(found, key=lambda one: one.name)
+    return sorted(found, key=lambda result: result.name)
 
 
 @dataclass
@@ -207,7 +211,7 @@ class Comparison:
 
     def add(self, name: str, part: str, said: str) -> None:
         """Add the output of a package of tests."""
-        self.by_class.setdefault(name, {}).update({f"{part}/{one.name}": one for one in results(said)})
+        self.by_class.setdefault(name, {}).update({f"{part}/{result.name}": result for result in results(said)})
 
     def names(self) -> list[str]:
         """Every test that ran with some class."""
@@ -221,24 +225,34 @@ class Comparison:
     def passed(self, class_name: str = "") -> list[str]:
         """The tests that passed by this class, or by some class."""
         classes = [class_name] if class_name else list(self.by_class)
-        return [name for name in self.names() if any(self.outcome(one, name) == "PASS" for one in classes)]
+        return [name for name in self.names() if any(self.outcome(class_name, name) == "PASS" for class_name in classes)]
 
     def lost(self) -> list[str]:
         """The tests that the stock class passes and ours does not; where one of the two was not run, what failed."""
         if {STOCK, GNOMON} <= self.by_class.keys():
             return [name for name in self.passed(STOCK) if self.outcome(GNOMON, name) != "PASS"]
-        return [name for name in self.names() if any(self.outcome(one, name) == "FAIL" for one in self.by_class)]
+        return [name for name in self.names() if any(self.outcome(class_name, name) == "FAIL" for class_name in self.by_class)]
 
     def lines(self) -> list[str]:
         """A line for each test, and the numbers."""
         lines = [
-            "  ".join([*(f"{self.outcome(one, name):4} {self._seconds(one, name):6.1f} s" for one in self.by_class), name])
+            "  ".join(
+                [
+                    *(
+                        f"{self.outcome(class_name, name):4} {self._seconds(class_name, name):6.1f} s"
+                        for class_name in self.by_class
+                    ),
+                    name,
+                ]
+            )
             for name in self.names()
         ]
-        lines = ["  ".join(f"{one:13}" for one in self.by_class) + "  test", *lines]
-        for one in self.by_class:
-            outcomes = [self.outcome(one, name) for name in self.names()]
-            lines.append(f"{one}: " + ", ".join(f"{outcomes.count(kind)} {kind}" for kind in ("PASS", "FAIL", "SKIP", "-")))
+        lines = ["  ".join(f"{class_name:13}" for class_name in self.by_class) + "  test", *lines]
+        for class_name in self.by_class:
+            outcomes = [self.outcome(class_name, name) for name in self.names()]
+            lines.append(
+                f"{class_name}: " + ", ".join(f"{outcomes.count(kind)} {kind}" for kind in ("PASS", "FAIL", "SKIP", "-"))
+            )
         return [*lines, *(f"passes by the stock class only: {name}" for name in self.lost() if len(self.by_class) > 1)]
 
     def _seconds(self, class_name: str, name: str) -> float:
@@ -256,7 +270,7 @@ def record(found: Comparison, *, parallel: int) -> dict[str, Any]:
         "parallel": parallel,
         "classes": {name: CLASSES[name] for name in found.by_class},
         "passes_by_the_stock_class_only": found.lost(),
-        "tests": {name: {one: found.outcome(one, name) for one in found.by_class} for name in found.names()},
+        "tests": {name: {class_name: found.outcome(class_name, name) for class_name in found.by_class} for name in found.names()},
     }
 
 

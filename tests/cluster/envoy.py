@@ -116,7 +116,7 @@ def _paths(rule: Document) -> list[Document]:
 
 
 def _route(path: Document, hash_: str = "") -> Document:
-    wanted = {name: one["exact"] for name, one in (path.get("headers") or {}).items()}
+    wanted = {name: header["exact"] for name, header in (path.get("headers") or {}).items()}
     wanted |= {"K-Network-Hash": "override"} if hash_ else {}
     headers = [{"name": name, "string_match": {"exact": value}} for name, value in wanted.items()]
     added = {**(path.get("appendHeaders") or {}), **({"K-Network-Hash": hash_} if hash_ else {})}
@@ -176,10 +176,10 @@ def endpoints(name: str, slices: Iterable[Document], port_name: str) -> Document
     """The ready addresses of EndpointSlices, at the port of this name."""
     places = [
         {"address": address, "port_value": port["port"]}
-        for one in slices
-        for port in one.get("ports") or ()
+        for endpoint_slice in slices
+        for port in endpoint_slice.get("ports") or ()
         if (port.get("name") or "") == port_name
-        for each in one.get("endpoints") or ()
+        for each in endpoint_slice.get("endpoints") or ()
         if (each.get("conditions") or {}).get("ready") is not False
         for address in each["addresses"]
     ]
@@ -217,8 +217,8 @@ class EnvoyIngress:
         self._write("clusters", {"resources": []})
         self._write("bootstrap", bootstrap(self._folder, self._address, self._port))
         log = self._folder / "envoy.log"
-        told = f"-c {self._folder}/bootstrap.json --log-path {log} --use-dynamic-base-id --concurrency 1"
-        self._process = subprocess.Popen([str(program()), *told.split()])
+        arguments = f"-c {self._folder}/bootstrap.json --log-path {log} --use-dynamic-base-id --concurrency 1"
+        self._process = subprocess.Popen([str(program()), *arguments.split()])
         deadline_s = time.monotonic() + START_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
@@ -244,14 +244,16 @@ class EnvoyIngress:
 
     def _once(self) -> None:
         listed = self._cluster.custom.list_cluster_custom_object(*NETWORKING, "ingresses")["items"]
-        ours = [one for one in listed if (one["metadata"].get("annotations") or {}).get(CLASS_ANNOTATION) == CLASS]
+        ours = [row for row in listed if (row["metadata"].get("annotations") or {}).get(CLASS_ANNOTATION) == CLASS]
         found = splits_of(ours)
         made = []
         for name, split in sorted(found.items()):
             service = self._service(split)
             if service is None:
                 continue
-            port = next((one for one in service["spec"]["ports"] if split["servicePort"] in (one["port"], one.get("name"))), None)
+            port = next(
+                (port for port in service["spec"]["ports"] if split["servicePort"] in (port["port"], port.get("name"))), None
+            )
             if port is None:
                 continue
             self._write(name, endpoints(name, self._slices(split), port.get("name") or ""))
@@ -287,7 +289,9 @@ class EnvoyIngress:
     def _say(self, ingress: Document) -> None:
         """Say that an Ingress is served, once all of its hosts have answered with its hash."""
         status, generation = ingress.get("status") or {}, ingress["metadata"]["generation"]
-        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True" for condition in status.get("conditions") or ()
+        )
         if ready and status.get("observedGeneration") == generation:
             return
         hosts = [host for rule in ingress["spec"].get("rules") or () for host in rule["hosts"]]

@@ -200,7 +200,7 @@ class Builder:
         """Remove what builds that failed have begun, and unmount what buildah keeps mounted: nothing of it outlives a command."""
         with contextlib.suppress(Trouble):
             self("rm", "--all")
-        for mounted in sorted((one for one in mounts() if Path(one).is_relative_to(self.folder)), reverse=True):
+        for mounted in sorted((mount for mount in mounts() if Path(mount).is_relative_to(self.folder)), reverse=True):
             subprocess.run(["umount", mounted], check=False, capture_output=True)
 
     def archive(self, reference: str, name: str, target: Path) -> Path:

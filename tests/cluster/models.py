@@ -96,7 +96,7 @@ def put(running: clusters.Running, archive: Path) -> None:
     """Make an image known to the cluster, once."""
     known = running.folders.state / f"has-{archive.name}"
     if not known.exists():
-        requirements.room(running.folders.cache, UNPACKED * archive.stat().st_size / 1e9)
+        requirements.check_disk_space(running.folders.cache, UNPACKED * archive.stat().st_size / 1e9)
         running.node.import_image(archive)
         known.touch()
 
@@ -161,12 +161,12 @@ def as_installed(given: Images, models: Path) -> list[dict[str, Any]]:
     """The objects that `kubectl apply -k deploy/openfaas/coordinator` makes, with these images and this folder of models."""
     kustomization = yaml.safe_load((COORDINATOR / "kustomization.yaml").read_text())
     found = documents(*(COORDINATOR / name for name in kustomization["resources"]))
-    [daemons] = [one for one in found if one["kind"] == "DaemonSet"]
+    [daemons] = [row for row in found if row["kind"] == "DaemonSet"]
     pod = daemons["spec"]["template"]["spec"]
     names = {"gnomon-body": given.body, "gnomon-coordinator": given.coordinator}
     for container in pod["containers"]:
         container["image"] = names[container["image"]]
-    [volume_of_models] = [one for one in pod["volumes"] if one["name"] == "models"]
+    [volume_of_models] = [volume for volume in pod["volumes"] if volume["name"] == "models"]
     volume_of_models["hostPath"]["path"] = str(models)
     return found
 
@@ -178,7 +178,7 @@ def _ready(cluster: Cluster) -> bool:
 
 def namespaces(cluster: Cluster) -> set[str]:
     """The namespaces that are there, or about to go."""
-    return {one.metadata.name for one in cluster.core.list_namespace().items}
+    return {namespace.metadata.name for namespace in cluster.core.list_namespace().items}
 
 
 def furnish_namespace(cluster: Cluster, name: str) -> None:
@@ -190,4 +190,4 @@ def furnish_namespace(cluster: Cluster, name: str) -> None:
     }
     cluster.core.create_namespace({"metadata": metadata})
     accounts = cluster.core.list_namespaced_service_account
-    until(lambda: any(one.metadata.name == "default" for one in accounts(name).items), "the namespace's account")
+    until(lambda: any(account.metadata.name == "default" for account in accounts(name).items), "the namespace's account")

@@ -74,7 +74,7 @@ def check_node(folders: Folders) -> None:
         raise CannotBeHad(f"{KUBELET_FOLDER} is not empty: this machine is a node of another cluster")
     if Path("/sys/class/net", INTERFACE).exists():
         raise CannotBeHad(f"the interface {INTERFACE} exists: a cluster with another cache folder runs here")
-    room(folders.cache, STATE_GB)
+    check_disk_space(folders.cache, STATE_GB)
 
 
 def effective_capabilities() -> int:
@@ -146,7 +146,7 @@ def check_go() -> None:
         raise CannotBeHad(f"{wanted}; `go version` says: {(said.stdout or said.stderr).strip()}")
 
 
-def room(folder: Path, gigabytes: float) -> None:
+def check_disk_space(folder: Path, gigabytes: float) -> None:
     """Refuse where the disk has less."""
     while not folder.exists():
         folder = folder.parent

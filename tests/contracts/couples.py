@@ -45,7 +45,7 @@ class Couple:
         self.batches += 1
         generator = torch.Generator().manual_seed(7)
         rows = torch.randn((BATCH, *signature.inputs[0].shape), generator=generator)
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+        head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in signature.inputs]}).encode()
         members = [Member(0, 1, b"", row.numpy().tobytes()) for row in rows]
         channel = await self.listener.channel(self.body.id)
         frame = await send(channel, Frame(Kind.BATCH, self.batches, 1, 20.0, head, members))

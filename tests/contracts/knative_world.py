@@ -64,9 +64,9 @@ class MemoryApi:
         del silence_s
         plural, watch = path.rpartition("/")[2], Watch()
         with self._lock:
-            for one in self._objects[plural]:
-                if int(one["metadata"]["resourceVersion"]) > int(query["resourceVersion"]):
-                    watch.events.put(json.dumps({"type": "ADDED", "object": one}).encode() + b"\n")
+            for row in self._objects[plural]:
+                if int(row["metadata"]["resourceVersion"]) > int(query["resourceVersion"]):
+                    watch.events.put(json.dumps({"type": "ADDED", "object": row}).encode() + b"\n")
             self._watches[plural].append(watch)
         yield watch
 
@@ -102,13 +102,13 @@ class KnativeWorld:
             found = await until(lambda: self._store.of(key))
             assert found is not None
             self.platform.adopt(found.spec, 1)
-        before = {one.id for one in self.platform.instances(str(key))}
+        before = {instance.id for instance in self.platform.instances(str(key))}
         address = await self._pod()
         status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
         name = f"{service}-{len(self._pods)}"
         self._api.create("pods", {"metadata": {"name": name, "labels": {REVISION_LABEL: service}}, "spec": {}, "status": status})
         await until(lambda: len(self.platform.instances(str(key))) > len(before))
-        return next(one for one in self.platform.instances(str(key)) if one.id not in before)
+        return next(instance for instance in self.platform.instances(str(key)) if instance.id not in before)
 
     async def _pod(self) -> str:
         async def echo(request: web.Request) -> web.Response:

@@ -84,7 +84,7 @@ class Simulated:
         carry_out(self._function, actions)
 
     async def bodies(self) -> list[str]:
-        return [one.id for one in self._platform.instances("f")]
+        return [instance.id for instance in self._platform.instances("f")]
 
     def plan(self) -> SetBufferPlan | None:
         return self._function.buffer_plan
@@ -119,7 +119,11 @@ class Gateway:
     async def bodies(self) -> list[str]:
         await self._stage.settle()
         there = self._stage.platform.there.values()
-        return [one.id for one in there if one.kind is InstanceKind.BODY and one.id not in self._stage.platform.destroyed]
+        return [
+            instance.id
+            for instance in there
+            if instance.kind is InstanceKind.BODY and instance.id not in self._stage.platform.destroyed
+        ]
 
     def plan(self) -> SetBufferPlan | None:
         return self._stage.deployed.plan
@@ -264,7 +268,7 @@ async def test_each_action_is_one_method_in_the_order_of_the_decision(asynchrono
 
 
 @pytest.mark.parametrize(
-    ("decision", "refused", "done", "told"),
+    ("decision", "refused", "done", "reported"),
     [
         ([FIRST, CreateBody(1)], [FIRST], [CreateBody(1)], FIRST),
         ([FIRST, Resize("c", 2), SECOND, CreateBody(1)], [FIRST, SECOND], [Resize("c", 2), CreateBody(1)], SECOND),
@@ -278,12 +282,12 @@ async def test_the_last_refusal_is_told_with_what_was_done(
     decision: list[Action],
     refused: list[Action],
     done: list[Action],
-    told: Action,
+    reported: Action,
 ) -> None:
     recorded = Recorded(refused)
     error = await perform(recorded, decision, asynchronous=asynchronous)
     assert [action for _, action in recorded.calls] == done
-    assert error == PartlyRefused(503, "no_capacity", f"No room for {told}.", "Wait.", 1.0, tuple(done))
+    assert error == PartlyRefused(503, "no_capacity", f"No room for {reported}.", "Wait.", 1.0, tuple(done))
 
 
 async def test_an_error_that_is_no_refusal_is_raised_as_it_is(asynchronous: bool) -> None:  # noqa: FBT001

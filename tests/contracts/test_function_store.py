@@ -150,16 +150,16 @@ class FunctionStoreContract:
         self.close(again)
 
     def test_watchers_hear_of_each_change_until_they_stop(self, store: FunctionStore) -> None:
-        heard: list[FunctionKey] = []
-        stop = store.watch(heard.append)
+        changes: list[FunctionKey] = []
+        stop = store.watch(changes.append)
         store.put_function(stored("fn"))
         store.delete_function(FunctionKey("fn"))
         store.delete_function(FunctionKey("fn"))
-        assert heard == [FunctionKey("fn")] * 2
+        assert changes == [FunctionKey("fn")] * 2
         stop()
         stop()
         store.put_function(stored("fn"))
-        assert len(heard) == 2
+        assert len(changes) == 2
 
     def test_a_watcher_may_ask_the_store(self, store: FunctionStore) -> None:
         seen: list[int] = []
@@ -181,14 +181,14 @@ class FunctionStoreContract:
         assert [found.version for found in store.functions()] == [10] * 8
 
     def test_killing_the_writer_at_any_moment_loses_nothing_that_was_acknowledged(self, path: Path) -> None:
-        chance = random.Random(20)
+        rng = random.Random(20)
         begin = 1
         for _ in range(6):
             with subprocess.Popen(
                 [sys.executable, "-c", WRITER, self.opener, str(path), str(begin)], stdout=subprocess.PIPE, text=True
             ) as writer:
                 acknowledged = int(writer.stdout.readline())
-                time.sleep(chance.uniform(0.0, 0.05))
+                time.sleep(rng.uniform(0.0, 0.05))
                 writer.send_signal(signal.SIGKILL)
                 # The pipe still holds what it said before it died, perhaps with half a line at the end.
                 rest = writer.stdout.read()

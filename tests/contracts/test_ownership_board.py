@@ -36,8 +36,8 @@ async def test_each_map_follows_the_one_before_it(board: Board) -> None:
 async def test_one_of_many_concurrent_publishers_succeeds(board: Board) -> None:
     maps = [replace(FIRST, owners=(Replica(f"r{number}", "http://10.0.0.1:8082", 1),)) for number in range(8)]
     assert await board.publish(FIRST)
-    successors = [replace(one, epoch=2) for one in maps]
-    published = await asyncio.gather(*(board.publish(one) for one in successors))
+    successors = [replace(published_map, epoch=2) for published_map in maps]
+    published = await asyncio.gather(*(board.publish(successor) for successor in successors))
     assert published.count(True) == 1
     assert await board.read() == successors[published.index(True)]
 
@@ -74,14 +74,14 @@ async def test_watcher_gets_the_newest_map_and_every_later_one(board: Board) -> 
 
 
 async def test_two_processes_with_one_folder_see_the_same(tmp_path: Path) -> None:
-    one, other = FileBoard(tmp_path), FileBoard(tmp_path)
-    assert await one.publish(FIRST)
-    assert await other.read() == FIRST
-    one.announce("a", "http://10.0.0.1:8082")
-    assert set(other.addresses()) == {"http://10.0.0.1:8082"}
-    one.withdraw("a")
-    one.withdraw("a")
-    assert not other.addresses()
+    first, second = FileBoard(tmp_path), FileBoard(tmp_path)
+    assert await first.publish(FIRST)
+    assert await second.read() == FIRST
+    first.announce("a", "http://10.0.0.1:8082")
+    assert set(second.addresses()) == {"http://10.0.0.1:8082"}
+    first.withdraw("a")
+    first.withdraw("a")
+    assert not second.addresses()
 
 
 async def test_a_map_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:

@@ -149,20 +149,20 @@ class PlatformContract(InstanceContract):
     async def test_an_instance_counts_from_when_it_was_asked_for(self, started: Started) -> None:
         """Whoever looks while it is read what it is made of, and asks for what is missing, would have two."""
         platform, listener = started
-        asked = asyncio.create_task(platform.create(instance_of(deployment())))
+        creation = asyncio.create_task(platform.create(instance_of(deployment())))
         await asyncio.sleep(0)
         [seen] = platform.instances("echo.openfaas-fn")
-        assert (await asked).id == seen.id
+        assert (await creation).id == seen.id
         assert [live.id for live in platform.instances("echo.openfaas-fn")] == [seen.id]
         await listener.channel(seen.id)
 
     async def test_instance_destroyed_at_once_is_reported_gone_exactly_once(self, started: Started) -> None:
         platform, listener = started
-        asked = asyncio.create_task(platform.create(instance_of(deployment())))
+        creation = asyncio.create_task(platform.create(instance_of(deployment())))
         await asyncio.sleep(0)
         [seen] = platform.instances("echo.openfaas-fn")
         await platform.destroy(seen.id)
-        await listener.reason((await asked).id)
+        await listener.reason((await creation).id)
         assert listener.times_gone == {seen.id: 1}
         assert platform.instances("echo.openfaas-fn") == ()
 

@@ -251,9 +251,9 @@ class TestLocalPlatform(PairContract):
         assert isinstance(couple.platform, LocalPlatform)
         pid = couple.platform._pairs.shadows[shadow.id].pid
         assert pid is not None
-        asked = asyncio.create_task(couple.ask())
+        answer = asyncio.create_task(couple.ask())
         os.kill(pid, signal.SIGKILL)
-        assert (await asked)[0] == near(alone)
+        assert (await answer)[0] == near(alone)
         reason = await couple.listener.reason(shadow.id)
         assert "SIGKILL" in reason
         assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
@@ -284,14 +284,14 @@ class TestLocalPlatform(PairContract):
         before = couple.platform.nodes()[0].free_cores
         shadow = await couple.shadow()
         assert isinstance(couple.platform, LocalPlatform)
-        pairs, lives = couple.platform._pairs, couple.platform._instances
-        pids = {"shadow": pairs.shadows[shadow.id].pid, "body": lives[couple.body.id].pid, "coordinator": coordinator()}
+        pairs, instance_of = couple.platform._pairs, couple.platform._instances
+        pids = {"shadow": pairs.shadows[shadow.id].pid, "body": instance_of[couple.body.id].pid, "coordinator": coordinator()}
         await couple.platform.promote_shadow(shadow.id)
-        asked = asyncio.create_task(couple.ask()) if whom != "body" else None
+        answer = asyncio.create_task(couple.ask()) if whom != "body" else None
         await asyncio.sleep(wait_s)
         os.kill(pids[whom] or 0, signal.SIGKILL)
-        if asked is not None:
-            assert (await asked)[0] == near(alone)
+        if answer is not None:
+            assert (await answer)[0] == near(alone)
         listener = couple.listener
         dead = {"shadow": shadow.id, "body": couple.body.id}.get(whom)
         if dead is not None:

@@ -41,5 +41,5 @@ def test_both_ways_work_as_written(tmp_path: Path, environment: dict[str, str], 
             said += f"{result.stdout}\n"
     answers = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     scores = [answer["outputs"][0]["data"] for answer in answers if "outputs" in answer]
-    assert [len(one) for one in scores] == [3], "the captured module gives three scores"
+    assert [len(score) for score in scores] == [3], "the captured module gives three scores"
     assert [answer["good"] > 0.5 for answer in answers if "good" in answer] == [True], "a great film is a good one"

@@ -31,12 +31,12 @@ SAYS = ("empty", "registered", "body", "paired", "changed", "unpaired", "failed"
 FIELDS = ("shadow", "body", "pairs", "blocks", "split", "resident_bytes", "load_ms", "paired", "reason", "epoch", "say", "pid")
 
 
-def fuzz_coordinator(chance: random.Random, count: int, cases: Counter[str]) -> None:
+def fuzz_coordinator(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """Hostile instances, one message or a few each, since one that breaks the protocol is not heard again."""
     coordinator = Coordinator()
     done = 0
     while done < count:
-        done += _round(chance, coordinator, done, cases)
+        done += _round(rng, coordinator, done, cases)
         coordinator.drain()
         if done % 10_000 < PER_ROUND:
             step(f"coordinator: {done} messages")
@@ -44,7 +44,7 @@ def fuzz_coordinator(chance: random.Random, count: int, cases: Counter[str]) -> 
     coordinator.end()
 
 
-def _round(chance: random.Random, coordinator: Coordinator, number: int, cases: Counter[str]) -> int:
+def _round(rng: random.Random, coordinator: Coordinator, number: int, cases: Counter[str]) -> int:
     """Some instances that come, say what they should not, and go; then a ping."""
     said = 0
     instances: list[tuple[str, socket.socket]] = []
@@ -52,13 +52,13 @@ def _round(chance: random.Random, coordinator: Coordinator, number: int, cases: 
         kept, theirs = packets.socket_pair()
         name = f"i{number}-{len(instances)}"
         with kept:
-            comes = {"event": "instance", "id": name, "kind": chance.choice(KINDS), "pid": 1}
+            comes = {"event": "instance", "id": name, "kind": rng.choice(KINDS), "pid": 1}
             packets.send(coordinator.supervisor, comes, [kept.fileno()])
         instances.append((name, theirs))
         theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        for _ in range(chance.randint(1, 4)):
+        for _ in range(rng.randint(1, 4)):
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError, packets.PeerGoneError):
-                cases[f"coordinator, {_say_something(chance, theirs)}"] += 1
+                cases[f"coordinator, {_say_something(rng, theirs)}"] += 1
             said += 1
     coordinator.ping()
     for name, theirs in instances:
@@ -68,19 +68,19 @@ def _round(chance: random.Random, coordinator: Coordinator, number: int, cases: 
     return said
 
 
-def _say_something(chance: random.Random, connection: socket.socket) -> str:
+def _say_something(rng: random.Random, connection: socket.socket) -> str:
     """Send a hostile message; returns its kind."""
-    message = {"epoch": 1} | hostile(chance, "say", SAYS, FIELDS)
+    message = {"epoch": 1} | hostile(rng, "say", SAYS, FIELDS)
     data = json.dumps(message).encode()
-    way = chance.choice(("wrong fields", "wrong fields", "torn", "noise", "too long", "descriptors"))
+    way = rng.choice(("wrong fields", "wrong fields", "torn", "noise", "too long", "descriptors"))
     if way == "torn":
-        data = data[: chance.randint(1, len(data))]
+        data = data[: rng.randint(1, len(data))]
     elif way == "noise":
-        data = chance.randbytes(chance.randint(1, 300))
+        data = rng.randbytes(rng.randint(1, 300))
     elif way == "too long":
-        data += b" " * (packets.MAX_PACKET_BYTES + chance.randint(-100, 100))
+        data += b" " * (packets.MAX_PACKET_BYTES + rng.randint(-100, 100))
     elif way == "descriptors":
-        nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(chance.randint(1, 12))]
+        nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(rng.randint(1, 12))]
         try:
             socket.send_fds(connection, [data[: packets.MAX_PACKET_BYTES]], nothing)
         finally:
@@ -100,7 +100,7 @@ PER_PAIR = 8
 Message = dict[str, Any]
 
 
-def fuzz_blocks(chance: random.Random, count: int, cases: Counter[str]) -> None:
+def fuzz_blocks(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """So many claims at least. After each wish the coordinator answers a ping, and in the end it keeps no descriptor."""
     coordinator = Coordinator()
     with tempfile.TemporaryDirectory(prefix="gnomon-fuzz-") as folder:
@@ -108,7 +108,7 @@ def fuzz_blocks(chance: random.Random, count: int, cases: Counter[str]) -> None:
         done = pairs = 0
         while done < count:
             pairs += 1
-            pair = Pair(chance, coordinator, layers, f"{pairs}")
+            pair = Pair(rng, coordinator, layers, f"{pairs}")
             done += pair.live(cases)
     keeps_no_more(coordinator.process.pid, coordinator.before)
     coordinator.end()
@@ -118,8 +118,8 @@ def fuzz_blocks(chance: random.Random, count: int, cases: Counter[str]) -> None:
 class Pair:
     """A Body that keeps to the protocol, and a Shadow that claims to hold what it likes. A coordinator finds both."""
 
-    def __init__(self, chance: random.Random, coordinator: Coordinator, layers: Path, name: str) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random, coordinator: Coordinator, layers: Path, name: str) -> None:
+        self._rng = rng
         self._coordinator = coordinator
         self._names = {"body": f"b{name}", "shadow": f"s{name}"}
         self._layers = layers
@@ -137,12 +137,12 @@ class Pair:
     def live(self, cases: Counter[str]) -> int:
         """Wish for the Shadow, let it change and rise; returns how much it has claimed."""
         self._say(self._body, "body", pairs=[])
-        about = {"resident_bytes": 1, "load_ms": 1.0, "paired": self._chance.random() < 0.5}
+        about = {"resident_bytes": 1, "load_ms": 1.0, "paired": self._rng.random() < 0.5}
         self._claim("registered", (1, 2), **self._names, **about)
         self._wish("create")
         for _ in range(PER_PAIR):
             self._settle()
-            self._wish(self._chance.choice(WISHES))
+            self._wish(self._rng.choice(WISHES))
         self._settle()
         for kind, ours in (("body", self._body), ("shadow", self._shadow)):
             ours.close()
@@ -161,10 +161,10 @@ class Pair:
             message |= {**task, **paths}
         elif do == "change":
             message |= task
-        papers = [os.open(os.devnull, os.O_RDWR) for _ in range(2 if do == "promote" else 0)]
-        packets.send(self._coordinator.platform, message, papers)
-        for paper in papers:
-            os.close(paper)
+        fds = [os.open(os.devnull, os.O_RDWR) for _ in range(2 if do == "promote" else 0)]
+        packets.send(self._coordinator.platform, message, fds)
+        for fd in fds:
+            os.close(fd)
 
     def _settle(self) -> None:
         """Answer all that both are told, until they are told nothing more for a moment."""
@@ -175,37 +175,37 @@ class Pair:
                 return
 
     def _answer_for_the_body(self) -> int:
-        told = _heard(self._body)
-        for message in told:
+        messages = _received(self._body)
+        for message in messages:
             do, shadow = message["do"], message.get("shadow")
             if do == "change":
                 self._say(self._body, "changed", shadow=shadow, blocks=message["blocks"])
             elif do in ("pair", "unpair"):
                 self._say(self._body, f"{do}ed", shadow=shadow)
-        return len(told)
+        return len(messages)
 
     def _answer_for_the_shadow(self) -> int:
-        told = _heard(self._shadow)
-        for message in told:
+        messages = _received(self._shadow)
+        for message in messages:
             if message["do"] == "change":
                 self._claim("changed", message["blocks"])
             elif message["do"] == "join":
                 self._say(self._shadow, "paired", shadow=self._names["shadow"])
-        return len(told)
+        return len(messages)
 
-    def _claim(self, say: str, told: Sequence[int], **fields: Any) -> None:
+    def _claim(self, say: str, ordered: Sequence[int], **fields: Any) -> None:
         """It holds what it was told to, or says anything else."""
         nonsense: tuple[Sequence[int], ...] = (
             (),
-            (*told, BLOCKS),
-            (*told, MOST - 1),
+            (*ordered, BLOCKS),
+            (*ordered, MOST - 1),
             (MOST - 1,),
-            told[:1],
+            ordered[:1],
             range(BLOCKS),
             range(MOST),
             self._some_blocks(),
         )
-        blocks = told if self._chance.random() < 0.85 else self._chance.choice(nonsense)
+        blocks = ordered if self._rng.random() < 0.85 else self._rng.choice(nonsense)
         self._say(self._shadow, say, blocks=list(blocks), **fields)
         self._claims += 1
 
@@ -215,10 +215,10 @@ class Pair:
             packets.send(ours, {"say": say, "epoch": 1, **fields})
 
     def _some_blocks(self) -> list[int]:
-        return sorted(self._chance.sample(range(BLOCKS), self._chance.randint(1, 3)))
+        return sorted(self._rng.sample(range(BLOCKS), self._rng.randint(1, 3)))
 
 
-def _heard(ours: socket.socket) -> list[Message]:
+def _received(ours: socket.socket) -> list[Message]:
     """What has come, its descriptors closed."""
     found: list[Message] = []
     with contextlib.suppress(BlockingIOError, packets.PeerGoneError):

@@ -30,10 +30,10 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def hostile(chance: random.Random, verb: str, verbs: Sequence[str], fields: Sequence[str]) -> dict[str, Any]:
+def hostile(rng: random.Random, verb: str, verbs: Sequence[str], fields: Sequence[str]) -> dict[str, Any]:
     """A message that does, says or tells one of `verbs`, with some of `fields`: small enough for a packet."""
-    message: dict[str, Any] = {verb: chance.choice(verbs)}
-    message |= {field: chance.choice(VALUES) for field in chance.sample(fields, chance.randint(0, min(6, len(fields))))}
+    message: dict[str, Any] = {verb: rng.choice(verbs)}
+    message |= {field: rng.choice(VALUES) for field in rng.sample(fields, rng.randint(0, min(6, len(fields))))}
     while len(json.dumps(message)) > MAX_PACKET_BYTES:
         message.popitem()
     return message

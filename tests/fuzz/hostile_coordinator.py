@@ -20,16 +20,16 @@ ASKS = ("fork", "assign", "kill", "", "create", "zygote")
 
 
 def main(seed: int, count: int, seconds: float, supervisor: socket.socket) -> None:
-    chance = random.Random(f"{seed} {os.getpid()}")
+    rng = random.Random(f"{seed} {os.getpid()}")
     end_s = time.monotonic() + seconds
     for _ in range(count):
-        message = hostile(chance, "do", ASKS, ("id", "zygote", "as", "join", "do"))
-        nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(chance.randint(0, 4))]
+        message = hostile(rng, "do", ASKS, ("id", "zygote", "as", "join", "do"))
+        nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(rng.randint(0, 4))]
         packets.send(supervisor, message, nothing)
         for descriptor in nothing:
             os.close(descriptor)
     time.sleep(max(0.0, end_s - time.monotonic()))
-    supervisor.send(chance.choice((b"{", b"[]", b"\xff\xfe", b"[" * 60_000)))
+    supervisor.send(rng.choice((b"{", b"[]", b"\xff\xfe", b"[" * 60_000)))
     time.sleep(60.0)
 
 

@@ -55,60 +55,60 @@ LIVES_S = 0.6
 
 def main(pace: Pace) -> None:
     scale = 100 if pace.quick else 1
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     cases: Counter[str] = Counter()
-    fuzz_wishes(chance, 15_000 // scale, cases)
-    fuzz_events(chance, 15_000 // scale, cases)
-    fuzz_supervisor(chance, 3 if pace.quick else 20, cases)
-    asyncio.run(fuzz_platform(chance, 10_000 // scale, cases))
+    fuzz_wishes(rng, 15_000 // scale, cases)
+    fuzz_events(rng, 15_000 // scale, cases)
+    fuzz_supervisor(rng, 3 if pace.quick else 20, cases)
+    asyncio.run(fuzz_platform(rng, 10_000 // scale, cases))
     figures = figures_of(cases, GOAL / scale, "crashes and hangs")
     write("shadow_fuzz_node", figures, repeats=1, packages=("gnomon",), folder=pace.results)
 
 
-def fuzz_wishes(chance: random.Random, count: int, cases: Counter[str]) -> None:
+def fuzz_wishes(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """A platform that wishes what cannot be; every so often it says what is no message, and a new coordinator begins."""
     done = 0
     while done < count:
         coordinator = Coordinator()
         for _ in range(10):
             for _ in range(PER_ROUND):
-                message = hostile(chance, "do", WISHES, WISHED)
+                message = hostile(rng, "do", WISHES, WISHED)
                 # Nobody makes containers here, and a pool of a thousand would be a thousand wishes.
                 if message.get("do") == "pool":
                     message["size"] = min(3, message["size"]) if isinstance(message.get("size"), int) else message.get("size")
-                cases[f"platform to coordinator, {_send(chance, coordinator.platform, message)}"] += 1
+                cases[f"platform to coordinator, {_send(rng, coordinator.platform, message)}"] += 1
                 done += 1
                 coordinator.drain()
             coordinator.ping()
         keeps_no_more(coordinator.process.pid, coordinator.before + 2)
-        cases[f"platform to coordinator, {_noise(chance, coordinator.platform)}"] += 1
+        cases[f"platform to coordinator, {_noise(rng, coordinator.platform)}"] += 1
         coordinator.end()
     step(f"platform to coordinator: {done} wishes")
 
 
-def fuzz_events(chance: random.Random, count: int, cases: Counter[str]) -> None:
+def fuzz_events(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """A supervisor that tells of instances that are none, with sockets that are none."""
     done = 0
     while done < count:
         coordinator = Coordinator()
         for _ in range(10):
             for _ in range(PER_ROUND):
-                message = hostile(chance, "event", EVENTS, ("id", "kind", "pid", "epoch", "event"))
-                if chance.random() < 0.3:
-                    kind = chance.choice(("body", "shadow", "x"))
-                    message |= {"event": "instance", "id": f"i{chance.randrange(20)}", "kind": kind}
-                cases[f"supervisor to coordinator, {_send(chance, coordinator.supervisor, message)}"] += 1
+                message = hostile(rng, "event", EVENTS, ("id", "kind", "pid", "epoch", "event"))
+                if rng.random() < 0.3:
+                    kind = rng.choice(("body", "shadow", "x"))
+                    message |= {"event": "instance", "id": f"i{rng.randrange(20)}", "kind": kind}
+                cases[f"supervisor to coordinator, {_send(rng, coordinator.supervisor, message)}"] += 1
                 done += 1
             coordinator.drain()
             coordinator.ping()
-        cases[f"supervisor to coordinator, {_noise(chance, coordinator.supervisor)}"] += 1
+        cases[f"supervisor to coordinator, {_noise(rng, coordinator.supervisor)}"] += 1
         if coordinator.process.wait(PATIENCE_S):
             raise RuntimeError(f"the coordinator has ended with status {coordinator.process.returncode}")
         coordinator.end()
     step(f"supervisor to coordinator: {done} events")
 
 
-def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> None:
+def fuzz_supervisor(rng: random.Random, rounds: int, cases: Counter[str]) -> None:
     """A real supervisor whose coordinators are hostile, one after the other."""
     owner, theirs = packets.socket_pair()
     owner.settimeout(PATIENCE_S)
@@ -117,11 +117,11 @@ def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> N
         command = [sys.executable, "-I", "-m", "gnomon_runtime.supervisor", str(theirs.fileno())]
         process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
     _event(owner, "hello")
-    say = [sys.executable, str(HOSTILE_COORDINATOR), str(chance.randrange(1000)), str(PER_ROUND), str(LIVES_S)]
+    say = [sys.executable, str(HOSTILE_COORDINATOR), str(rng.randrange(1000)), str(PER_ROUND), str(LIVES_S)]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     packets.send(owner, {"do": "coordinator", "command": say, "environment": environment}, [platforms.fileno()])
     before = 0
-    for life in range(lives):
+    for life in range(rounds):
         started = _event(owner, "coordinator")
         if started["epoch"] != life + 1:
             raise RuntimeError(f"epoch {started['epoch']} after {life}")
@@ -134,10 +134,10 @@ def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> N
     platforms.close()
     if process.wait(PATIENCE_S):
         raise RuntimeError(f"the supervisor has ended with status {process.returncode}")
-    step(f"coordinator to supervisor: {lives} coordinators")
+    step(f"coordinator to supervisor: {rounds} coordinators")
 
 
-async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) -> None:
+async def fuzz_platform(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """The platform's end, to which a coordinator says anything.
 
     Raises:
@@ -165,10 +165,10 @@ async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) 
     with socket.socket(fileno=handed.pop()) as theirs:
         theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's
         for number in range(count):
-            message = hostile(chance, "event", TOLD, TOLD_FIELDS)
-            noise = chance.random() < 0.3
+            message = hostile(rng, "event", TOLD, TOLD_FIELDS)
+            noise = rng.random() < 0.3
             with contextlib.suppress(BlockingIOError):
-                said = _noise(chance, theirs) if noise else _send(chance, theirs, message)
+                said = _noise(rng, theirs) if noise else _send(rng, theirs, message)
                 cases[f"coordinator to platform, {said}"] += 1
             if number % 10 == 0:
                 await asyncio.sleep(0)
@@ -188,12 +188,12 @@ def _event(owner: socket.socket, wanted: str) -> dict[str, Any]:
             return message
 
 
-def _send(chance: random.Random, connection: socket.socket, message: dict[str, Any]) -> str:
+def _send(rng: random.Random, connection: socket.socket, message: dict[str, Any]) -> str:
     """A message in JSON, now and then with descriptors that nobody asked for."""
-    if chance.random() < 0.7:
+    if rng.random() < 0.7:
         packets.send(connection, message)
         return "wrong fields"
-    nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(chance.randint(1, packets.MAX_DESCRIPTORS))]
+    nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(rng.randint(1, packets.MAX_DESCRIPTORS))]
     try:
         packets.send(connection, message, nothing)
     finally:
@@ -202,10 +202,10 @@ def _send(chance: random.Random, connection: socket.socket, message: dict[str, A
     return "descriptors"
 
 
-def _noise(chance: random.Random, connection: socket.socket) -> str:
+def _noise(rng: random.Random, connection: socket.socket) -> str:
     """Bytes that are no message."""
-    noise = chance.randbytes(chance.randint(1, 300))
-    connection.send(chance.choice((b"{", b"[]", b"\xff\xfe", b"1" * 5000, b"[" * 60_000, noise)))
+    noise = rng.randbytes(rng.randint(1, 300))
+    connection.send(rng.choice((b"{", b"[]", b"\xff\xfe", b"1" * 5000, b"[" * 60_000, noise)))
     return "noise"
 
 

@@ -41,38 +41,38 @@ from tests.fuzz.hostile import figures_of
 from tests.pair_harness import Buffers, Child, Nursery, Task, load, tell_body
 
 
-def made_up(chance: random.Random, size_bytes: int) -> Message:
+def made_up(rng: random.Random, size_bytes: int) -> Message:
     """A message that could be, with tensors that mostly end at the buffer's end."""
-    samples = chance.randint(1, 8)
+    samples = rng.randint(1, 8)
     rows: list[Row] = []
-    for _ in range(chance.randint(0, 4)):
-        shape = (samples, *(chance.randint(0, 9) for _ in range(chance.randint(0, 4))))
-        datatype = chance.choice(DATATYPES)
+    for _ in range(rng.randint(0, 4)):
+        shape = (samples, *(rng.randint(0, 9) for _ in range(rng.randint(0, 4))))
+        datatype = rng.choice(DATATYPES)
         length = DATATYPE_BYTES[datatype]
         for extent in shape:
             length *= extent
         last = max(0, size_bytes - length) // shared_memory.ALIGNMENT_BYTES * shared_memory.ALIGNMENT_BYTES
         order = list(range(len(shape)))
-        chance.shuffle(order)
-        rows.append(Row(chance.choice((0, last, last)), length, datatype, shape, tuple(order)))
-    begin = chance.randint(0, 200)
-    return Message(chance.choice(list(Kind)), chance.getrandbits(32), begin, begin + chance.randint(1, 50), samples, tuple(rows))
+        rng.shuffle(order)
+        rows.append(Row(rng.choice((0, last, last)), length, datatype, shape, tuple(order)))
+    begin = rng.randint(0, 200)
+    return Message(rng.choice(list(Kind)), rng.getrandbits(32), begin, begin + rng.randint(1, 50), samples, tuple(rows))
 
 
-def damaged(chance: random.Random, data: bytes) -> bytes:
+def damaged(rng: random.Random, data: bytes) -> bytes:
     """Bytes changed, cut off, added, or made the largest that they can be."""
     changed = bytearray(data)
-    for _ in range(chance.randint(0, 6)):
-        at = chance.randrange(len(changed))
-        width = chance.choice((1, 1, 4, 8))
-        changed[at : at + width] = chance.choice((b"\xff", b"\x00", b"\x80", chance.randbytes(1))) * len(changed[at : at + width])
-    way = chance.random()
+    for _ in range(rng.randint(0, 6)):
+        at = rng.randrange(len(changed))
+        width = rng.choice((1, 1, 4, 8))
+        changed[at : at + width] = rng.choice((b"\xff", b"\x00", b"\x80", rng.randbytes(1))) * len(changed[at : at + width])
+    way = rng.random()
     if way < 0.1:
-        return bytes(changed[: chance.randint(1, len(changed))])
-    return bytes(changed) + chance.randbytes(chance.randint(1, 90)) if way > 0.95 else bytes(changed)
+        return bytes(changed[: rng.randint(1, len(changed))])
+    return bytes(changed) + rng.randbytes(rng.randint(1, 90)) if way > 0.95 else bytes(changed)
 
 
-def fuzz_messages(chance: random.Random, count: int, cases: Counter[str]) -> None:
+def fuzz_messages(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """Decode, and read every tensor that is let through; each view must lie in the buffer.
 
     Raises:
@@ -85,7 +85,7 @@ def fuzz_messages(chance: random.Random, count: int, cases: Counter[str]) -> Non
     [first] = buffer.read([Row(0, 4, "FP32", (1,), (0,))])
     begin = first.data_ptr()
     for _ in range(count):
-        data = damaged(chance, encode(made_up(chance, size_bytes)))
+        data = damaged(rng, encode(made_up(rng, size_bytes)))
         try:
             message = decode(data, buffer.size_bytes)
         except NonsenseError:
@@ -111,30 +111,30 @@ PER_HELLO = 100
 
 def main(pace: Pace) -> None:
     scale = 100 if pace.quick else 1
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     cases: Counter[str] = Counter()
     torch.set_num_threads(1)
-    fuzz_coordinator(chance, 60_000 // scale, cases)
-    fuzz_blocks(chance, 4_000 // scale, cases)
-    fuzz_messages(chance, 100_000 // scale, cases)
-    fuzz_pair(chance, (3_000 // scale, 1_000 // scale), cases)
+    fuzz_coordinator(rng, 60_000 // scale, cases)
+    fuzz_blocks(rng, 4_000 // scale, cases)
+    fuzz_messages(rng, 100_000 // scale, cases)
+    fuzz_pair(rng, (3_000 // scale, 1_000 // scale), cases)
     figures = figures_of(cases, GOAL / scale, "crashes, hangs and reads outside a buffer")
     write("shadow_fuzz", figures, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
 
 
-def fuzz_pair(chance: random.Random, counts: tuple[int, int], cases: Counter[str]) -> None:
+def fuzz_pair(rng: random.Random, counts: tuple[int, int], cases: Counter[str]) -> None:
     """A hostile Body for a real Shadow, and a hostile Shadow for a real Body."""
     model = stored(MODEL)
     task = Task(model, first_share(model.layers, 0.3), (0, 1))
     cpus = two_cpus()
     with nursery(cpus) as place:
-        _hostile_body(chance, place, task, counts[0], cases)
+        _hostile_body(rng, place, task, counts[0], cases)
         body = body_of(place, model, (cpus.body,))
-        _hostile_shadow(chance, body, task, counts[1], cases)
+        _hostile_shadow(rng, body, task, counts[1], cases)
         let_go(body.child)
 
 
-def _hostile_body(chance: random.Random, place: Nursery, task: Task, count: int, cases: Counter[str]) -> None:
+def _hostile_body(rng: random.Random, place: Nursery, task: Task, count: int, cases: Counter[str]) -> None:
     shadow = place.empty()
     said = load(shadow, task)
     if said["say"] != "registered":
@@ -143,11 +143,11 @@ def _hostile_body(chance: random.Random, place: Nursery, task: Task, count: int,
     [run] = task.model.layers.runs(task.blocks)
     link = _joined_by_us(shadow, sizes)
     for number in range(count):
-        message = made_up(chance, sizes[0])
-        if chance.random() < 0.5:
+        message = made_up(rng, sizes[0])
+        if rng.random() < 0.5:
             message = replace(message, kind=Kind.COMPUTE, begin=run.begin, end=run.end)
         try:
-            link._socket.send(damaged(chance, encode(message)))
+            link._socket.send(damaged(rng, encode(message)))
         except (BrokenPipeError, ConnectionResetError):
             link.close()
             link = _joined_by_us(shadow, sizes)
@@ -174,7 +174,7 @@ def _joined_by_us(shadow: Child, sizes: tuple[int, int]) -> Link:
     return link
 
 
-def _hostile_shadow(chance: random.Random, body: Body, task: Task, count: int, cases: Counter[str]) -> None:
+def _hostile_shadow(rng: random.Random, body: Body, task: Task, count: int, cases: Counter[str]) -> None:
     model = task.model
     assert isinstance(model, StoredModel)
     x = samples_of(model, 2)
@@ -186,11 +186,11 @@ def _hostile_shadow(chance: random.Random, body: Body, task: Task, count: int, c
         tell_body(body.child, "s-1", task, buffers)
         buffers.close()
         for _ in range(3):
-            for _ in range(chance.randint(1, 8)):
+            for _ in range(rng.randint(1, 8)):
                 # Answers to hand-overs that come, have come, or never were.
-                answer = replace(made_up(chance, sizes[1]), kind=Kind.DONE, sequence=chance.randint(1, 4))
+                answer = replace(made_up(rng, sizes[1]), kind=Kind.DONE, sequence=rng.randint(1, 4))
                 with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                    link._socket.send(damaged(chance, encode(answer)))
+                    link._socket.send(damaged(rng, encode(answer)))
                 cases["pair, to a Body"] += 1
             check(body.ask(x), expected)
         link.close()

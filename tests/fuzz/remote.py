@@ -46,32 +46,32 @@ PER_ROUND = 50
 
 def main(pace: Pace) -> None:
     scale = 100 if pace.quick else 1
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
     cases: Counter[str] = Counter()
     torch.set_num_threads(1)
-    fuzz_streams(chance, 30_000 // scale, cases)
+    fuzz_streams(rng, 30_000 // scale, cases)
     model = stored(MODEL)
     task = Task(model, first_share(model.layers, 0.3), (0, 1))
     cpus = two_cpus()
     with nursery(cpus) as place, tempfile.TemporaryDirectory(prefix="gnomon-fuzz-") as folder:
         served = ServedShadow(Path(folder), Pod(MODELS, model.reference, task.blocks))
         body = body_of(place, model, (cpus.body,))
-        hostile_bodies(chance, served, (body, task), max(PER_ROUND, 2_000 // scale), cases)
-        hostile_shadows(chance, body, task, max(10, 500 // scale), cases)
+        hostile_bodies(rng, served, (body, task), max(PER_ROUND, 2_000 // scale), cases)
+        hostile_shadows(rng, body, task, max(10, 500 // scale), cases)
         let_go(body.child)
         served.end()
     figures = figures_of(cases, GOAL / scale, "crashes, hangs and reads outside a buffer")
     write("shadow_fuzz_remote", figures, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
 
 
-def noise(chance: random.Random, size_bytes: int) -> bytes:
+def noise(rng: random.Random, size_bytes: int) -> bytes:
     """A message with what may be its tensors, damaged."""
-    message = made_up(chance, size_bytes)
-    tail = chance.randbytes(min(tensor_bytes(message), chance.choice((0, 64, 4096))))
-    return damaged(chance, encode(message) + tail)
+    message = made_up(rng, size_bytes)
+    tail = rng.randbytes(min(tensor_bytes(message), rng.choice((0, 64, 4096))))
+    return damaged(rng, encode(message) + tail)
 
 
-def fuzz_streams(chance: random.Random, count: int, cases: Counter[str]) -> None:
+def fuzz_streams(rng: random.Random, count: int, cases: Counter[str]) -> None:
     """Some messages on a stream, in pieces.
 
     Raises:
@@ -82,21 +82,21 @@ def fuzz_streams(chance: random.Random, count: int, cases: Counter[str]) -> None
     [first] = buffer.read(buffer.write([torch.zeros(1, 1)]) or ())
     begin = first.data_ptr()
     for number in range(count):
-        one, other = socket.socketpair()
-        with one, other:
-            other.setblocking(False)  # noqa: FBT003 - the signature is socket's
-            raw = b"".join(noise(chance, SIZE) for _ in range(chance.randint(1, 3)))
-            cases[f"streams, {_read(chance, (one, other), raw, buffer, begin)}"] += 1
+        near, far = socket.socketpair()
+        with near, far:
+            far.setblocking(False)  # noqa: FBT003 - the signature is socket's
+            raw = b"".join(noise(rng, SIZE) for _ in range(rng.randint(1, 3)))
+            cases[f"streams, {_read(rng, (near, far), raw, buffer, begin)}"] += 1
         if number % 10_000 == 0:
             step(f"streams: {number}")
 
 
-def _read(chance: random.Random, ends: tuple[socket.socket, socket.socket], raw: bytes, buffer: OwnBuffer, begin: int) -> str:
+def _read(rng: random.Random, ends: tuple[socket.socket, socket.socket], raw: bytes, buffer: OwnBuffer, begin: int) -> str:
     incoming, read = Incoming(buffer), 0
     ends[0].setblocking(False)  # noqa: FBT003 - as above
     try:
         while raw:
-            raw = raw[ends[0].send(raw[: chance.choice((1, 40, 104, 5000, len(raw)))]) :]
+            raw = raw[ends[0].send(raw[: rng.choice((1, 40, 104, 5000, len(raw)))]) :]
             while (message := incoming.take(ends[1])) is not None:
                 read += 1
                 for row, tensor in zip(message.rows, buffer.read(message.rows), strict=True):
@@ -109,9 +109,7 @@ def _read(chance: random.Random, ends: tuple[socket.socket, socket.socket], raw:
     return "read" if read else "not complete"
 
 
-def hostile_bodies(
-    chance: random.Random, served: ServedShadow, honest: tuple[Body, Task], count: int, cases: Counter[str]
-) -> None:
+def hostile_bodies(rng: random.Random, served: ServedShadow, honest: tuple[Body, Task], count: int, cases: Counter[str]) -> None:
     """Bodies that know the token and send anything; in between, one that means it."""
     body, task = honest
     assert isinstance(task.model, StoredModel)
@@ -121,14 +119,14 @@ def hostile_bodies(
     while done < count:
         for _ in range(PER_ROUND):
             done += 1
-            if chance.random() < 0.2:
-                _wrong_upgrade(chance, served.url)
+            if rng.random() < 0.2:
+                _wrong_upgrade(rng, served.url)
                 cases["a Shadow, upgrades"] += 1
                 continue
             # The last Body may be hanging up yet.
             with contextlib.suppress(packets.PeerGoneError), connect(served.url, TOKEN) as connection:
                 connection.settimeout(PATIENCE_S)
-                connection.sendall(b"".join(noise(chance, 1 << 20) for _ in range(chance.randint(1, 4))))
+                connection.sendall(b"".join(noise(rng, 1 << 20) for _ in range(rng.randint(1, 4))))
             cases["a Shadow, streams"] += 1
         order_remote(body.child, "s-1", patient(task), served.url)
         body.child.expect("paired")
@@ -144,15 +142,15 @@ def hostile_bodies(
     step(f"a Shadow: {done} connections")
 
 
-def _wrong_upgrade(chance: random.Random, url: str) -> None:
+def _wrong_upgrade(rng: random.Random, url: str) -> None:
     """A request for the upgrade as no Body of ours makes it. Whatever is answered, it is answered."""
     lines = [
-        chance.choice(("GET", "POST", "PUT", "\0")) + " /gnomon/pair HTTP/1.1",
+        rng.choice(("GET", "POST", "PUT", "\0")) + " /gnomon/pair HTTP/1.1",
         "Host: shadow",
-        "Authorization: " + chance.choice((f"Bearer {TOKEN}", "Bearer", f"Basic {TOKEN}", "Bearer \xff", "")),
-        "Connection: " + chance.choice(("close", "Upgrade, close", "keep-alive")),
-        "Upgrade: " + chance.choice(("gnomon-pair/2", "websocket", "", "h2c", "gnomon-pair/1" * 99)),
-        f"Content-Length: {chance.choice(('0', '5', '-1', 'x'))}",
+        "Authorization: " + rng.choice((f"Bearer {TOKEN}", "Bearer", f"Basic {TOKEN}", "Bearer \xff", "")),
+        "Connection: " + rng.choice(("close", "Upgrade, close", "keep-alive")),
+        "Upgrade: " + rng.choice(("gnomon-pair/2", "websocket", "", "h2c", "gnomon-pair/1" * 99)),
+        f"Content-Length: {rng.choice(('0', '5', '-1', 'x'))}",
     ]
     with socket.create_connection(address(url), PATIENCE_S) as connection:
         connection.settimeout(PATIENCE_S)
@@ -163,13 +161,13 @@ def _wrong_upgrade(chance: random.Random, url: str) -> None:
                 continue
 
 
-def hostile_shadows(chance: random.Random, body: Body, task: Task, count: int, cases: Counter[str]) -> None:
+def hostile_shadows(rng: random.Random, body: Body, task: Task, count: int, cases: Counter[str]) -> None:
     """Shadows that agree, and answer a real Body with anything."""
     assert isinstance(task.model, StoredModel)
     x = samples_of(task.model, 2)
     expected = body.ask(x).rows
     listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=_answer_with_noise, args=(listener, chance.randint(0, 1 << 30)), daemon=True)
+    thread = threading.Thread(target=_answer_with_noise, args=(listener, rng.randint(0, 1 << 30)), daemon=True)
     thread.start()
     for _ in range(count):
         order_remote(body.child, "s-1", task, f"http://127.0.0.1:{listener.getsockname()[1]}", "any")
@@ -186,7 +184,7 @@ def hostile_shadows(chance: random.Random, body: Body, task: Task, count: int, c
 
 
 def _answer_with_noise(listener: socket.socket, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     while True:
         try:
             connection, _ = listener.accept()
@@ -196,18 +194,18 @@ def _answer_with_noise(listener: socket.socket, seed: int) -> None:
             connection.settimeout(PATIENCE_S)
             connection.recv(4096)
             connection.sendall(SWITCHING)
-            for _ in range(chance.randint(1, 6)):
-                if chance.random() < 0.5:
+            for _ in range(rng.randint(1, 6)):
+                if rng.random() < 0.5:
                     connection.recv(1 << 20)
-                message = made_up(chance, SIZE)
-                if chance.random() < 0.7:
-                    message = _for_a_body(message, chance)
-                connection.sendall(damaged(chance, encode(message) + bytes(tensor_bytes(message))))
+                message = made_up(rng, SIZE)
+                if rng.random() < 0.7:
+                    message = _for_a_body(message, rng)
+                connection.sendall(damaged(rng, encode(message) + bytes(tensor_bytes(message))))
 
 
-def _for_a_body(message: Message, chance: random.Random) -> Message:
+def _for_a_body(message: Message, rng: random.Random) -> Message:
     """Answers to hand-overs that come, have come, or never were."""
-    return replace(message, kind=Kind.DONE, sequence=chance.randint(1, 4))
+    return replace(message, kind=Kind.DONE, sequence=rng.randint(1, 4))
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ class Account:
         """
         lines = (cluster.kubeconfig.parent / "logs" / "audit.log").read_text().splitlines()
         whole = [json.loads(line) for line in lines if line.endswith("}")]
-        mine = [one for one in whole if one["user"]["username"] == self.user and "objectRef" in one]
-        mine = [one for one in mine if one["requestReceivedTimestamp"] >= since]
-        refused = {use_of(one, may) for one in mine if one.get("responseStatus", {}).get("code") == REFUSED}
-        return Uses({use_of(one, may) for one in mine}, refused)
+        mine = [row for row in whole if row["user"]["username"] == self.user and "objectRef" in row]
+        mine = [row for row in mine if row["requestReceivedTimestamp"] >= since]
+        refused = {use_of(row, may) for row in mine if row.get("responseStatus", {}).get("code") == REFUSED}
+        return Uses({use_of(request, may) for request in mine}, refused)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def use_of(event: dict[str, Any], may: Collection[Use]) -> Use:
 
 def asked(*manifests: Path) -> set[Use]:
     """All that the roles in these files allow."""
-    roles = [one for one in documents(*manifests) if "rules" in one]
+    roles = [document for document in documents(*manifests) if "rules" in document]
     return {
         Use(role["metadata"].get("namespace", EVERYWHERE), group, resource, verb)
         for role in roles

@@ -15,7 +15,7 @@ NOT_YET = 404, 429
 def install_kinds(cluster: Cluster, compiled: build.Programs, *files: str) -> None:
     """Let the API server know the kinds that these files of Knative's describe."""
     manifests = documents(*(compiled.manifests / file for file in files))
-    define(cluster, *(one for one in manifests if one["kind"] == "CustomResourceDefinition"))
+    define(cluster, *(manifest for manifest in manifests if manifest["kind"] == "CustomResourceDefinition"))
 
 
 def define(cluster: Cluster, *definitions: dict[str, Any]) -> None:
@@ -34,12 +34,12 @@ def define(cluster: Cluster, *definitions: dict[str, Any]) -> None:
 
 
 def established(kind: Any) -> bool:
-    return any(one.type == "Established" and one.status == "True" for one in kind.status.conditions or ())
+    return any(condition.type == "Established" and condition.status == "True" for condition in kind.status.conditions or ())
 
 
 def listed(cluster: Cluster, spec: dict[str, Any]) -> bool:
     """True if objects of a kind can be listed: for a moment after it is established its storage is still made."""
-    version = next(one["name"] for one in spec["versions"] if one["served"])
+    version = next(version["name"] for version in spec["versions"] if version["served"])
     try:
         cluster.custom.list_cluster_custom_object(spec["group"], version, spec["names"]["plural"], limit=1)
     except client.ApiException as error:

@@ -28,7 +28,7 @@ def network() -> torch.nn.Sequential:
     """Convolutions one after the other, with the same weights each time: some milliseconds a sample."""
     torch.manual_seed(0)
     widths = [3] + [CHANNELS] * CONVOLUTIONS
-    convolutions = [torch.nn.Conv2d(one, other, 3, padding=1) for one, other in pairwise(widths)]
+    convolutions = [torch.nn.Conv2d(first, second, 3, padding=1) for first, second in pairwise(widths)]
     layers = [layer for convolution in convolutions for layer in (convolution, torch.nn.ReLU())]
     return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(CHANNELS, 3)).eval()
 

@@ -20,8 +20,8 @@ class Planned:
 
     def decide(self, seen, state):
         made = () if seen.live else (CreateBody(seen.settings.cores),)
-        told = () if seen.plan == PLAN else (PLAN,)
-        return Decision((*made, *told), "as ever", max(1, len(seen.live))), state
+        changed = () if seen.plan == PLAN else (PLAN,)
+        return Decision((*made, *changed), "as ever", max(1, len(seen.live))), state
 
 
 OFFER = PolicyPlugin(lambda settings: Planned(), "Batches of {MOST}.")

@@ -80,9 +80,9 @@ def some_order_answers(curve: Curve, places: Sequence[Place], deadlines_s: Seque
                 end_s = free_s[number] + (curve.seconds("v", place.size, size) or 0.0)
                 after = (*free_s[:number], end_s, *free_s[number + 1 :])
                 for batch in combinations(range(len(waiting)), size):
-                    if end_s > min(waiting[one] for one in batch) - CLOSE_S:
+                    if end_s > min(waiting[request] for request in batch) - CLOSE_S:
                         continue
-                    if possible(after, tuple(due for one, due in enumerate(waiting) if one not in batch)):
+                    if possible(after, tuple(due for value, due in enumerate(waiting) if value not in batch)):
                         return True
         return False
 

@@ -171,8 +171,8 @@ LAYERS = Layers("0" * 64, ("v4",), BLOCKS, {f"v{n}": 10 for n in range(5)})
 class World:
     """Everything but the state machine, and the queues between."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.now_s = 0.0
         self.epoch = 0
         self.kept: dict[str, Process] = {}
@@ -180,7 +180,7 @@ class World:
         self.to_supervisor: deque[Effect] = deque()
         self.from_supervisor: deque[tuple[str, str, Kind]] = deque()
         self.wishes: deque[Callable[[], None]] = deque()
-        self.told: deque[dict[str, Any]] = deque()
+        self.pending_events: deque[dict[str, Any]] = deque()
         self.wanted: dict[str, Task] = {}
         self.ended: set[str] = set()
         self.rising: set[str] = set()
@@ -204,7 +204,7 @@ class World:
         self.epoch += 1
         self.node = NodeState(self.epoch)
         self.links: dict[str, Process] = {}
-        while self.to_supervisor and self.chance.random() < 0.9:
+        while self.to_supervisor and self.rng.random() < 0.9:
             self._supervise()
         self.to_supervisor.clear()
         self.from_supervisor.clear()
@@ -213,7 +213,7 @@ class World:
         while self.from_supervisor:
             self._hear_supervisor()
         self.node.pool.resize(1, self.now_s)
-        while self.told:
+        while self.pending_events:
             # What the last one had still told comes before the first words of this one.
             self._listen()
         for shadow in self.wanted:
@@ -258,7 +258,7 @@ class World:
                 # An end that reaches nobody is closed.
                 link.closed = not (body in self.links and shadow in self.links)
             case Notify(message):
-                self.told.append(dict(message))
+                self.pending_events.append(dict(message))
             case LogError(text):
                 raise AssertionError(text)
             case Close(name):
@@ -326,7 +326,7 @@ class World:
     def _supervise(self) -> None:
         match self.to_supervisor.popleft():
             case Fork(name):
-                if self.chance.random() < 0.1:
+                if self.rng.random() < 0.1:
                     self.from_supervisor.append(("gone", name, Kind.EMPTY))
                 else:
                     self.make(name, Kind.EMPTY)
@@ -344,7 +344,7 @@ class World:
     # the platform
 
     def _listen(self) -> None:
-        event = self.told.popleft()
+        event = self.pending_events.popleft()
         if event["event"] == "pool":
             return
         shadow = event["shadow"]
@@ -387,7 +387,7 @@ class World:
             (self.to_supervisor, self._supervise),
             (self.from_supervisor, self._hear_supervisor),
             (self.wishes, self._grant),
-            (self.told, self._listen),
+            (self.pending_events, self._listen),
             (self.hellos, self._welcome),
         ):
             if queue:
@@ -421,7 +421,7 @@ class World:
         for _ in range(5000):
             steps = self.quiet_steps()
             if steps:
-                self.chance.choice(steps)()
+                self.rng.choice(steps)()
                 continue
             due_s = self.node.due_s()
             if due_s is None:
@@ -439,31 +439,31 @@ class DisturbedWorld(World):
     """The node, and what disturbs it."""
 
     def disturb(self) -> None:
-        what = self.chance.choice(["body", "create", "create", "destroy", "change", "promote", "kill", "cut", "restart", "time"])
+        what = self.rng.choice(["body", "create", "create", "destroy", "change", "promote", "kill", "cut", "restart", "time"])
         bodies = [name for name, process in self.kept.items() if process.kind is Kind.BODY]
         if what == "body" and len(bodies) < 3:
             self.names += 1
             self.make(f"b{self.names}", Kind.BODY)
         elif what == "create" and bodies:
-            self._want(self.chance.choice(bodies))
+            self._want(self.rng.choice(bodies))
         elif what == "destroy" and self.wanted:
-            shadow = self.chance.choice(sorted(self.wanted))
+            shadow = self.rng.choice(sorted(self.wanted))
             self.ended.add(shadow)
             self.wishes.append(lambda: self.node.destroy(shadow, self.now_s))
         elif what == "change" and self.wanted:
-            self._alter(self.chance.choice(sorted(self.wanted)))
+            self._alter(self.rng.choice(sorted(self.wanted)))
         elif what == "promote" and (here := [name for name, task in self.wanted.items() if not task.afar and task.way is None]):
-            rising = self.chance.choice(sorted(here))
+            rising = self.rng.choice(sorted(here))
             self.rising.add(rising)
             self.wishes.append(lambda: self.node.promote(rising, Descriptors(()), self.now_s))
         elif what == "kill" and self.kept:
-            self.die(self.kept[self.chance.choice(sorted(self.kept))])
+            self.die(self.kept[self.rng.choice(sorted(self.kept))])
         elif what == "cut" and self.far:
-            self._cut(self.chance.choice(sorted(self.far)))
-        elif what == "restart" and self.chance.random() < 0.3:
+            self._cut(self.rng.choice(sorted(self.far)))
+        elif what == "restart" and self.rng.random() < 0.3:
             self.restart()
         elif what == "time":
-            self.pass_time(self.chance.choice([0.01, 0.1, 1.0]))
+            self.pass_time(self.rng.choice([0.01, 0.1, 1.0]))
             self.slow = self.now_s > 4.0
 
     def _cut(self, shadow: str) -> None:
@@ -480,7 +480,7 @@ class DisturbedWorld(World):
             return
         self.names += 1
         shadow = f"s{self.names}"
-        where = self.chance.choice(["here", "here", "the Shadow", "the Body"])
+        where = self.rng.choice(["here", "here", "the Shadow", "the Body"])
         task = self._task(shadow, body)
         if where == "the Shadow":
             task = replace(task, way=Way("http://other", "token"))
@@ -490,11 +490,11 @@ class DisturbedWorld(World):
         self.wishes.append(lambda: self._wish(shadow))
 
     def _task(self, shadow: str, body: str) -> Task:
-        cpus = self.chance.choice([(0,), (1,), (0, 1)])
+        cpus = self.rng.choice([(0,), (1,), (0, 1)])
         return Task(shadow, body, "/p", "/w", "/l", "shared", len(cpus), cpus, self._blocks(), (0, 1), 4)
 
     def _blocks(self) -> tuple[int, ...]:
-        return tuple(sorted(self.chance.sample(range(4), self.chance.randint(1, 3))))
+        return tuple(sorted(self.rng.sample(range(4), self.rng.randint(1, 3))))
 
     def _alter(self, shadow: str) -> None:
         if shadow in self.rising:
@@ -508,10 +508,10 @@ class DisturbedWorld(World):
 @given(seed=st.integers(0, 2**32))
 def test_node_converges_to_the_requested_pairs_after_any_disturbance(seed: int) -> None:
     world = DisturbedWorld(random.Random(seed))
-    for _ in range(world.chance.randint(10, 150)):
+    for _ in range(world.rng.randint(10, 150)):
         steps = world.quiet_steps()
-        if steps and world.chance.random() < 0.7:
-            world.chance.choice(steps)()
+        if steps and world.rng.random() < 0.7:
+            world.rng.choice(steps)()
         else:
             world.disturb()
     world.calm_down()

@@ -51,7 +51,7 @@ class Dispatching(RuleBasedStateMachine):
             self.settings, scheduling_policy("immediate", self.settings), LearnedLatency(Foretold()), 0.0, sized_by=("v",)
         )
         self.requests: list[Request] = []
-        self.told: dict[Request, list[GnomonError | None]] = {}
+        self.outcomes: dict[Request, list[GnomonError | None]] = {}
         self.gone: set[Request] = set()
         self.in_flight: dict[tuple[str, int], Batch] = {}
         self.concurrency: dict[str, int] = {}
@@ -82,7 +82,7 @@ class Dispatching(RuleBasedStateMachine):
                 case Send(batch):
                     self.check_batch(batch)
                 case Answer(request, error, member):
-                    self.told[request].append(error)
+                    self.outcomes[request].append(error)
                     assert request not in self.gone, "answered after its client left"
                     if error is None:
                         assert results is not None
@@ -99,7 +99,11 @@ class Dispatching(RuleBasedStateMachine):
 
     def check_batch(self, batch: Batch) -> None:
         name = batch.instance_id
-        fewest = min(len(self.executing(one)) for one in self.instances if one not in self.draining and self.same_size(one, name))
+        fewest = min(
+            len(self.executing(instance))
+            for instance in self.instances
+            if instance not in self.draining and self.same_size(instance, name)
+        )
         assert len(self.executing(name)) == fewest, "another like it executes less"
         assert len(self.executing(name)) < self.concurrency[name], "more batches than the instance executes"
         assert batch.instance_id not in self.draining, "a batch for a draining instance"
@@ -110,15 +114,15 @@ class Dispatching(RuleBasedStateMachine):
             assert len(batch.requests) == 1
         for request in batch.requests:
             assert request not in self.gone, "run for a client that left"
-            assert not self.told[request], "run after its answer"
+            assert not self.outcomes[request], "run after its answer"
             assert self.now_s <= request.deadline_s, "run after its deadline"
             self.runs[request] = self.runs.get(request, 0) + 1
             assert self.runs[request] <= (2 if request.replay_safe else 1), "run again although that may do harm"
         self.in_flight[name, batch.id] = batch
 
-    def same_size(self, one: str, other: str) -> bool:
+    def same_size(self, first: str, second: str) -> bool:
         workers = self.dispatcher.workers.by_id
-        return workers[one].order[0] == workers[other].order[0] and self.concurrency[one] >= self.concurrency[other]
+        return workers[first].order[0] == workers[second].order[0] and self.concurrency[first] >= self.concurrency[second]
 
     def pass_time(self, duration_s: float) -> None:
         """Move the clock, stopping wherever the dispatcher asked to be woken."""
@@ -180,7 +184,7 @@ class Dispatching(RuleBasedStateMachine):
             for each in (lane, *others)
         ]
         self.requests += together
-        self.told |= {request: [] for request in together}
+        self.outcomes |= {request: [] for request in together}
         self.carry_out(self.dispatcher.arrive(together, self.now_s))
 
     @precondition(lambda self: self.requests)
@@ -189,7 +193,7 @@ class Dispatching(RuleBasedStateMachine):
         request = data.draw(st.sampled_from(self.requests))
         self.elapse(duration_s, timely=timely)
         effects = self.dispatcher.left(request, self.now_s)
-        if not self.told[request]:
+        if not self.outcomes[request]:
             self.gone.add(request)
         self.carry_out(effects)
 
@@ -243,7 +247,7 @@ class Dispatching(RuleBasedStateMachine):
             for request in batch.requests
             if other != name and self.now_s < request.deadline_s
         }
-        told = {request: len(self.told[request]) for request in others}
+        answers_before = {request: len(self.outcomes[request]) for request in others}
         lost = self.executing(name)
         self.in_flight = {key: batch for key, batch in self.in_flight.items() if key[0] != name}
         # What is known of the last batch is not known of those before it.
@@ -258,7 +262,7 @@ class Dispatching(RuleBasedStateMachine):
         assert not unread or "instance_lost" not in said or len(lost) > 1
         self.carry_out(effects)
         assert not was_draining or name not in self.draining, "a drain that never ends"
-        assert told == {request: len(self.told[request]) for request in others}, "another batch was affected"
+        assert answers_before == {request: len(self.outcomes[request]) for request in others}, "another batch was affected"
 
     @precondition(lambda self: self.instances)
     @rule(data=st.data())
@@ -282,7 +286,7 @@ class Dispatching(RuleBasedStateMachine):
     @invariant()
     def each_request_has_at_most_one_end(self) -> None:
         for request in self.requests:
-            ends = len(self.told[request]) + (request in self.gone)
+            ends = len(self.outcomes[request]) + (request in self.gone)
             assert ends <= 1
             assert (request.state == ANSWERED) == (ends == 1)
 

@@ -101,13 +101,13 @@ def test_a_fit_never_fails_on_counts(counts: list[int], bin_s: float) -> None:
 @given(st.integers(0, 1000), st.integers(-12, 12))
 def test_another_unit_of_time_gives_the_same_process_in_that_unit(seed: int, power: int) -> None:
     # A power of two scales without rounding, so that even choices between near equals are the same.
-    chance = np.random.default_rng(seed)
-    gaps = chance.exponential(1.0, 400) * np.where(np.arange(400) // 50 % 2, 0.1, 1.0)
+    rng = np.random.default_rng(seed)
+    gaps = rng.exponential(1.0, 400) * np.where(np.arange(400) // 50 % 2, 0.1, 1.0)
     unit = 2.0**power
-    one, two = fit(sample_of_times(np.cumsum(gaps))), fit(sample_of_times(np.cumsum(gaps) * unit))
-    assert two.chosen.family == one.chosen.family
-    assert two.process.D0 * unit == pytest.approx(one.process.D0, rel=1e-6, abs=1e-12)
-    assert two.process.D1 * unit == pytest.approx(one.process.D1, rel=1e-6, abs=1e-12)
+    first, second = fit(sample_of_times(np.cumsum(gaps))), fit(sample_of_times(np.cumsum(gaps) * unit))
+    assert second.chosen.family == first.chosen.family
+    assert second.process.D0 * unit == pytest.approx(first.process.D0, rel=1e-6, abs=1e-12)
+    assert second.process.D1 * unit == pytest.approx(first.process.D1, rel=1e-6, abs=1e-12)
 
 
 rates = st.floats(1e-2, 1e2)
@@ -228,7 +228,7 @@ def test_only_ratios_of_times_matter(process: Map, batch: int, timeout_s: float,
     there = ExactLatency(
         process.rescaled(process.rate_rps * factor),
         BufferPlan(batch, timeout_s / factor),
-        ServiceTimes.fixed([one / factor for one in service]),
+        ServiceTimes.fixed([value / factor for value in service]),
     )
     for percent in (50, 95):
         assert there.percentile(percent) * factor == pytest.approx(here.percentile(percent), rel=1e-6)
@@ -237,12 +237,12 @@ def test_only_ratios_of_times_matter(process: Map, batch: int, timeout_s: float,
 @settings(max_examples=30, deadline=None)
 @given(buffer_rates, st.integers(2, 8), st.floats(0.001, 1.0))
 def test_phases_that_differ_in_nothing_are_a_poisson_process(rate_rps: float, batch: int, timeout_s: float) -> None:
-    one, two = (
+    first, second = (
         ExactLatency(process, BufferPlan(batch, timeout_s), ServiceTimes.fixed([0.01], batch))
         for process in (Map.poisson(rate_rps), Map.mmpp2((rate_rps, rate_rps), (3.0, 0.2)))
     )
     times = np.linspace(0.0, timeout_s + 0.011, 50)
-    assert two.cdf(times) == pytest.approx(one.cdf(times), abs=1e-9)
+    assert second.cdf(times) == pytest.approx(first.cdf(times), abs=1e-9)
 
 
 @settings(max_examples=30, deadline=None)

@@ -156,13 +156,13 @@ def test_both_give_the_same_away(reserved_cores: int, asked: list[tuple[int, str
         """Allocate it, or nothing of it, on both."""
         before = there.get(name, (0, 0, shadow))
         more = cores - before[0], memory_bytes - before[1]
-        room = simulated.has_room(*more, reserve=True)
+        fits = simulated.has_room(*more, reserve=True)
         try:
             local.allocate(name, cores, memory_bytes, cores, from_reserve=shadow)
         except GnomonError:
-            assert not room
+            assert not fits
             return
-        assert room
+        assert fits
         simulated.hold(name, cores, memory_bytes, 0.0, shadow=shadow)
         there[name] = cores, memory_bytes, shadow
 

@@ -62,11 +62,11 @@ def test_ready_instances_suffice_at_every_decision_after_a_change(*, literal: bo
     """Loads that change every minute: what is ready serves each one from the loading time on, and ends near the cheapest."""
     apart = []
     for seed in range(12):
-        chance = random.Random(seed)
-        observation = of_random(chance, 1, running_before=False, dearer=None)
+        rng = random.Random(seed)
+        observation = of_random(rng, 1, running_before=False, dearer=None)
         state, starts = GreedyState(), {}
         for minute in range(4):
-            demands = tuple(replace(one, load_rps=one.load_rps * chance.uniform(0.3, 2.0)) for one in observation.demands)
+            demands = tuple(replace(demand, load_rps=demand.load_rps * rng.uniform(0.3, 2.0)) for demand in observation.demands)
             served = False
             for second in range(60):
                 observation = replace(observation, now_s=60.0 * minute + second, demands=demands)
@@ -76,7 +76,9 @@ def test_ready_instances_suffice_at_every_decision_after_a_change(*, literal: bo
                 plan, state = decide(observation, state, Options(literal=literal))
                 observation = carried_out(observation, plan.instances, starts)
             assert served
-        problem = Problem(replace(observation, members=tuple(replace(one, running=0) for one in observation.members)), Options())
+        problem = Problem(
+            replace(observation, members=tuple(replace(member, running=0) for member in observation.members)), Options()
+        )
         cost = sum(member.variant.cost_per_s * member.running for member in observation.members)
         apart.append(cost / solve(problem.observation, Options(loading_weight=0.0)).cost_per_s - 1.0)
     assert literal or max(apart) < 0.5

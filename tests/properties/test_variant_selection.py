@@ -18,36 +18,36 @@ class Cluster:
     """A selector with the same events told to plain dictionaries."""
 
     def __init__(self, seed: int, rule: Rule) -> None:
-        self.chance = random.Random(seed)
-        self.variants = made_up_variants(self.chance.randint(1, 60), self.chance, architectures=self.chance.randint(1, 5))
+        self.rng = random.Random(seed)
+        self.variants = made_up_variants(self.rng.randint(1, 60), self.rng, architectures=self.rng.randint(1, 5))
         self.selector = VariantSelector(self.variants, rule)
         self.instances: dict[tuple[str, str], Loaded] = {}
         self.workers: dict[str, tuple[str, float]] = {}
-        self.loading = self.chance.random()  # clusters with few loaded instances, and with many
+        self.loading = self.rng.random()  # clusters with few loaded instances, and with many
 
     def event(self) -> None:
-        chance, variant = self.chance, self.chance.choice(self.variants)
-        worker = f"w{chance.randrange(5)}"
-        load = chance.choice((0.0, 0.25, chance.random()))
-        state = chance.choice((VariantState.ACTIVE, *STRAINED))
-        kind = chance.random()
+        rng, variant = self.rng, self.rng.choice(self.variants)
+        worker = f"w{rng.randrange(5)}"
+        load = rng.choice((0.0, 0.25, rng.random()))
+        state = rng.choice((VariantState.ACTIVE, *STRAINED))
+        kind = rng.random()
         if kind < 0.05:
             self.selector.worker_gone(worker)
             self.workers.pop(worker, None)
             self.instances = {place: seen for place, seen in self.instances.items() if place[1] != worker}
         elif kind < 0.2:
-            self.workers[worker] = (chance.choice(("cpu", "gpu", "inferentia")), load)
+            self.workers[worker] = (rng.choice(("cpu", "gpu", "inferentia")), load)
             self.selector.worker_changed(worker, *self.workers[worker])
-        elif chance.random() < self.loading:
-            loaded = Loaded(state, load, chance.randint(1, 3), chance.randrange(9))
+        elif rng.random() < self.loading:
+            loaded = Loaded(state, load, rng.randint(1, 3), rng.randrange(9))
             self.instances[variant.id, worker] = loaded
             self.selector.instance_loaded(
                 variant.id, worker, state, load, instances=loaded.instances, pending=self.pending(variant.id, worker)
             )
-        elif chance.random() < 0.5:
+        elif rng.random() < 0.5:
             self.selector.instance_changed(variant.id, worker, state=state, load=load)
             if (before := self.instances.get((variant.id, worker))) is not None:
-                self.instances[variant.id, worker] = replace(before, state=state, load=load, pending=chance.randrange(9))
+                self.instances[variant.id, worker] = replace(before, state=state, load=load, pending=rng.randrange(9))
         else:
             self.instances.pop((variant.id, worker), None)
             self.selector.instance_unloaded(variant.id, worker)
@@ -56,17 +56,17 @@ class Cluster:
         return lambda: self.instances[variant, worker].pending
 
     def query(self) -> Query:
-        chance, like = self.chance, self.chance.choice(self.variants)
-        accuracy = chance.choice((None, like.accuracy, chance.uniform(0.5, 0.9)))
-        floors = (None, accuracy, accuracy * chance.random(), chance.choice(self.variants).accuracy) if accuracy else (None,)
-        floor = chance.choice(floors)
+        rng, like = self.rng, self.rng.choice(self.variants)
+        accuracy = rng.choice((None, like.accuracy, rng.uniform(0.5, 0.9)))
+        floors = (None, accuracy, accuracy * rng.random(), rng.choice(self.variants).accuracy) if accuracy else (None,)
+        floor = rng.choice(floors)
         return Query(
-            latency_s=chance.choice((None, like.inference_s, like.inference_s * chance.uniform(0.2, 2.0))),
+            latency_s=rng.choice((None, like.inference_s, like.inference_s * rng.uniform(0.2, 2.0))),
             accuracy=accuracy,
             accuracy_floor=None if floor is None else min(floor, accuracy or 0.0),
-            cost_per_s=chance.choice((None, None, like.cost_per_s, chance.uniform(0.2, 20.0))),
-            architecture=like.architecture if chance.random() < 0.2 else None,
-            variant=like.id if chance.random() < 0.1 else None,
+            cost_per_s=rng.choice((None, None, like.cost_per_s, rng.uniform(0.2, 20.0))),
+            architecture=like.architecture if rng.random() < 0.2 else None,
+            variant=like.id if rng.random() < 0.1 else None,
         )
 
 
@@ -80,7 +80,7 @@ def test_selection_equals_a_search_over_everything(part: int, rule: Rule) -> Non
     for number in range(50):
         cluster = Cluster(50 * part + number, rule)
         for _ in range(20):
-            for _ in range(cluster.chance.randrange(12)):
+            for _ in range(cluster.rng.randrange(12)):
                 cluster.event()
             query = cluster.query()
             expected = brute_force(cluster.variants, cluster.instances, cluster.workers, query, rule)

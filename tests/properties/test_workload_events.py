@@ -44,15 +44,15 @@ class Reached(SmallCluster):
 class Carried:
     """Steps that are carried out after a while, or not; and who asked is told so, or not."""
 
-    def __init__(self, cluster: SmallCluster, chance: random.Random) -> None:
-        self._cluster, self._chance = cluster, chance
+    def __init__(self, cluster: SmallCluster, rng: random.Random) -> None:
+        self._cluster, self._rng = cluster, rng
         self.reliable = False
 
     async def take(self, step: Step, spec: object, version: int, deployed: object = None) -> int | None:
         del spec, deployed
-        for _ in range(self._chance.randrange(TURNS)):
+        for _ in range(self._rng.randrange(TURNS)):
             await asyncio.sleep(0)
-        fate = 1.0 if self.reliable else self._chance.random()
+        fate = 1.0 if self.reliable else self._rng.random()
         if fate > 0.1:
             self._cluster.carry_out(step, version)
         if fate < 0.2:
@@ -71,9 +71,9 @@ class Carried:
 class Informed:
     """What an informer holds of the cluster's pods, and how it learns of them."""
 
-    def __init__(self, cluster: SmallCluster, chance: random.Random) -> None:
+    def __init__(self, cluster: SmallCluster, rng: random.Random) -> None:
         self.cache: Cache[PodFacts] = Cache()
-        self._cluster, self._chance = cluster, chance
+        self._cluster, self._rng = cluster, rng
         self._before: dict[str, PodFacts] = {}
         self._news: deque[tuple[Item[PodFacts], bool]] = deque()
         self._versions = 0
@@ -91,13 +91,13 @@ class Informed:
 
     def hear(self) -> list[Change[PodFacts]]:
         """Some of the news; perhaps the last of them again; or, after all that was to come was lost, a list."""
-        if self._chance.random() < 0.02:
+        if self._rng.random() < 0.02:
             self._news.clear()
             return self.cache.replace([self._item(pod) for pod in self._before.values()])
         changes = []
-        for _ in range(min(len(self._news), self._chance.randrange(3))):
+        for _ in range(min(len(self._news), self._rng.randrange(3))):
             item, gone = self._news.popleft()
-            for _ in range(1 + (self._chance.random() < 0.2)):
+            for _ in range(1 + (self._rng.random() < 0.2)):
                 changes += self.cache.remove(item) if gone else self.cache.put(item)
         return changes
 
@@ -110,9 +110,9 @@ class Stage:
     """A workload, what it sees and what it writes to; and what is wanted."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.cluster = Reached(self.chance)
-        self.informed, self.carried = Informed(self.cluster, self.chance), Carried(self.cluster, self.chance)
+        self.rng = random.Random(seed)
+        self.cluster = Reached(self.rng)
+        self.informed, self.carried = Informed(self.cluster, self.rng), Carried(self.cluster, self.rng)
         self.listener, self.records = Recorder(), dict[str, InstanceRecord]()
         self.removed: set[str] = set()
         """The instances whose pods others have removed: a ReplicaSet, an eviction."""
@@ -135,9 +135,9 @@ class Stage:
         """Somebody else removes a pod, or its node ends it and leaves it there."""
         serving = [pod for pod in self.cluster.pods.values() if pod.ready and pod.instance and not pod.ending]
         if serving:
-            pod = self.chance.choice(serving)
+            pod = self.rng.choice(serving)
             self.removed.add(pod.instance or "")
-            failed = self.chance.random() < 0.5
+            failed = self.rng.random() < 0.5
             now = replace(pod, phase="Failed", healthy=False, ready=False) if failed else replace(pod, ending=True)
             self.cluster.pods[pod.name] = now
 
@@ -157,15 +157,15 @@ async def test_a_function_gets_the_desired_instances_and_no_other_ends(seed: int
     monkeypatch.setattr(reconciler, "FIRST_BACKOFF_S", 0.0)
     monkeypatch.setattr(workloads, "REPLACED_S", 0.0)
     stage = Stage(seed)
-    chance = stage.chance
+    rng = stage.rng
     try:
         for _ in range(MOMENTS):
-            if chance.random() < 0.08:
-                if stage.living and chance.random() < 0.45:
-                    stage.workload.stop(stage.records[chance.choice(stage.living)])
+            if rng.random() < 0.08:
+                if stage.living and rng.random() < 0.45:
+                    stage.workload.stop(stage.records[rng.choice(stage.living)])
                 else:
                     stage.create()
-            if chance.random() < 0.03:
+            if rng.random() < 0.03:
                 stage.evict()
             await stage.moment()
             for name in stage.listener.gone:

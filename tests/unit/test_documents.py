@@ -96,7 +96,7 @@ def images(folder: Path) -> set[str]:
             if path.is_dir()
             else set(re.findall(r"^ *(?:- )?image: ([^\s:]+)", path.read_text("utf-8"), re.MULTILINE))
         )
-    named = {one["name"]: one["newName"] for one in kustomization.get("images", [])}
+    named = {image["name"]: image["newName"] for image in kustomization.get("images", [])}
     return {named.get(image, image) for image in found}
 
 
@@ -124,7 +124,7 @@ def test_on_the_cluster_for_tests_images_have_its_names(tmp_path: Path) -> None:
     for line in [line for line in typed.splitlines() if line.startswith("sed -i")]:
         subprocess.run(["bash", "-euc", line], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
     kustomizations = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in tmp_path.rglob("kustomization.yaml")]
-    assert {one["newTag"] for each in kustomizations for one in each.get("images", [])} == {TEST_TAG}
+    assert {image["newTag"] for each in kustomizations for image in each.get("images", [])} == {TEST_TAG}
 
 
 CITED = re.compile(r'\[([0-9][0-9.,]*)\]\([./]*benchmarks/results/(\w+)\.json "([^"]+)"\)')

@@ -19,8 +19,10 @@ COLLECTORS = {"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}
 
 def objects(kind: str) -> dict[tuple[str, str], dict[str, Any]]:
     """All of a kind, by namespace and name."""
-    found = [one for path in FILES for one in yaml.safe_load_all(path.read_text()) if one and one["kind"] == kind]
-    return {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one["spec"] for one in found}
+    found = [
+        document for path in FILES for document in yaml.safe_load_all(path.read_text()) if document and document["kind"] == kind
+    ]
+    return {(row["metadata"].get("namespace", ""), row["metadata"]["name"]): row["spec"] for row in found}
 
 
 def test_every_deployment_can_be_drained_pod_by_pod() -> None:
@@ -41,26 +43,26 @@ def test_scraped_ports_are_open_to_prometheus() -> None:
         said = {key.removeprefix("prometheus.io/"): text for key, text in pod["metadata"]["annotations"].items()}
         assert (said["scrape"], said["path"]) == ("true", "/metrics"), name
         port = int(said["port"])
-        assert port in [one["containerPort"] for each in pod["spec"]["containers"] for one in each.get("ports", ())], name
+        assert port in [port["containerPort"] for each in pod["spec"]["containers"] for port in each.get("ports", ())], name
         rules = [
             rule
             for (where, _), policy in policies.items()
             if where == namespace and policy["podSelector"].get("matchLabels", {}).items() <= pod["metadata"]["labels"].items()
             for rule in policy["ingress"]
         ]
-        admitted = [rule.get("from", [COLLECTORS]) for rule in rules if port in [one["port"] for one in rule["ports"]]]
+        admitted = [rule.get("from", [COLLECTORS]) for rule in rules if port in [port["port"] for port in rule["ports"]]]
         assert any(COLLECTORS in peers for peers in admitted), name
 
 
 def test_policy_for_an_external_gateway_opens_the_same_ports() -> None:
     text = (DEPLOY.parent / "docs/howto/run-on-kubernetes.md").read_text()
-    [told] = [
-        one for one in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)) if one["kind"] == "NetworkPolicy"
+    [policy] = [
+        row for row in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)) if row["kind"] == "NetworkPolicy"
     ]
-    ours = objects("NetworkPolicy")[told["metadata"]["namespace"], "functions"]
-    assert told["spec"]["podSelector"] == ours["podSelector"]
-    assert [rule["ports"] for rule in told["spec"]["ingress"]] == [rule["ports"] for rule in ours["ingress"]]
-    assert told["spec"]["policyTypes"] == ["Ingress"], "what functions may reach stays as it is"
+    ours = objects("NetworkPolicy")[policy["metadata"]["namespace"], "functions"]
+    assert policy["spec"]["podSelector"] == ours["podSelector"]
+    assert [rule["ports"] for rule in policy["spec"]["ingress"]] == [rule["ports"] for rule in ours["ingress"]]
+    assert policy["spec"]["policyTypes"] == ["Ingress"], "what functions may reach stays as it is"
 
 
 COORDINATOR = DEPLOY / "openfaas" / "coordinator"
@@ -69,14 +71,14 @@ NODES = {"matchLabels": {"kubernetes.io/metadata.name": "gnomon-nodes"}}
 
 def specification(file: Path, kind: str, name: str) -> dict[str, Any]:
     documents = yaml.safe_load_all(file.read_text())
-    [found] = [one["spec"] for one in documents if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    [found] = [document["spec"] for document in documents if (document["kind"], document["metadata"]["name"]) == (kind, name)]
     return dict(found)
 
 
 def daemons() -> tuple[dict[str, Any], dict[str, int]]:
     """The coordinators' pods, and their ports by name."""
     template = specification(COORDINATOR / "daemonset.yaml", "DaemonSet", "coordinator")["template"]
-    [coordinator] = [one for one in template["spec"]["containers"] if one["name"] == "coordinator"]
+    [coordinator] = [container for container in template["spec"]["containers"] if container["name"] == "coordinator"]
     ports = {port["name"]: port["containerPort"] for port in coordinator["ports"]}
     assert {f"--port={ports['control']}", f"--pair-port={ports['pairs']}"} <= set(coordinator["args"])
     return template, ports

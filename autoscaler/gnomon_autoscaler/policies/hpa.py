@@ -40,21 +40,21 @@ class Hpa:
     default_scheduler: str = "immediate"
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        there = max(1, len(observation.live))
+        live_count = max(1, len(observation.live))
         cores = sum(instance.cores for instance in observation.ready)
         if not cores:
-            return DesiredCount(there, f"no instance is ready to be measured: {there}")
+            return DesiredCount(live_count, f"no instance is ready to be measured: {live_count}")
         target = observation.settings.target_cpu_percent
         busy_cores = observation.history.mean(observation.history.busy_cores, self.period_s)
         use_percent = 100.0 * busy_cores / cores
         ratio = use_percent / target
         reason = f"{use_percent:.0f} % CPU in {self.period_s:g} s, target {target:g} %"
         if abs(ratio - 1.0) <= TOLERANCE:
-            return DesiredCount(there, f"{reason}: within {TOLERANCE:.0%}, {there}")
+            return DesiredCount(live_count, f"{reason}: within {TOLERANCE:.0%}, {live_count}")
         if len(observation.ready) == len(observation.live) or ratio < 1.0:
             count = max(1, whole(len(observation.ready) * ratio))
             return DesiredCount(count, f"{reason}: {len(observation.ready)} × {ratio:.2f} = {count}")
         # Starting instances count as idle (Kubernetes: pods without metrics use 0 % when scaling up), so they dilute the ratio.
-        diluted = ratio * len(observation.ready) / there
-        count = max(there, whole(there * diluted)) if diluted > 1.0 + TOLERANCE else there
-        return DesiredCount(count, f"{reason}: {there} with those that start × {diluted:.2f} = {count}")
+        diluted = ratio * len(observation.ready) / live_count
+        count = max(live_count, whole(live_count * diluted)) if diluted > 1.0 + TOLERANCE else live_count
+        return DesiredCount(count, f"{reason}: {live_count} with those that start × {diluted:.2f} = {count}")

@@ -90,12 +90,12 @@ def _panicking_at_s(over: bool, observation: Observation, memory: Memory) -> flo
     return at_s if at_s is not None and observation.now_s - at_s <= observation.settings.stable_window_s else None
 
 
-def _in_panic(load: _Load, wanted: int, panicking_at_s: float, observation: Observation, memory: Memory) -> DesiredCount:
-    count = max(wanted, count_in(memory, "most") or 0)
-    kept = "" if count == wanted else f"; panic never scales down from {count}"
-    reason = f"panic: {load.panic:.2f} {load.unit} in {load.panic_s:g} s / target {load.target:.2f} = {wanted}"
+def _in_panic(load: _Load, desired: int, panicking_at_s: float, observation: Observation, memory: Memory) -> DesiredCount:
+    count = max(desired, count_in(memory, "most") or 0)
+    suffix = "" if count == desired else f"; panic never scales down from {count}"
+    reason = f"panic: {load.panic:.2f} {load.unit} in {load.panic_s:g} s / target {load.target:.2f} = {desired}"
     remembered: dict[str, StateValue] = {"panicking_at_s": panicking_at_s, "most": count}
-    return DesiredCount(count, f"{reason} for {len(observation.ready)} ready{kept}", remembered)
+    return DesiredCount(count, f"{reason} for {len(observation.ready)} ready{suffix}", remembered)
 
 
 def _to_zero(reason: str, observation: Observation, memory: Memory) -> DesiredCount:

@@ -89,12 +89,12 @@ def overflow(observation: Observation) -> tuple[float, str]:
     Requests in the queue, beyond a batch for each instance, have to be served within the SLO in addition to the arrivals.
     """
     coming_rps = observation.history.rate_rps(observation.history.arrivals, SURGE_S)
-    one = _capacity(observation, coming_rps)
-    if one is None:
+    per_instance = _capacity(observation, coming_rps)
+    if per_instance is None:
         return 0.0, ""
-    waiting = max(0, observation.queued - len(observation.ready) * one.batch)
+    waiting = max(0, observation.queued - len(observation.ready) * per_instance.batch)
     rate_rps = coming_rps + waiting / observation.settings.slo_s
-    carried_rps = len(observation.ready) * one.rate_rps
+    carried_rps = len(observation.ready) * per_instance.rate_rps
     if rate_rps <= carried_rps:
         return 0.0, ""
     share = 1.0 - carried_rps / rate_rps

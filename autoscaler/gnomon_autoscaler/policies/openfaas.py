@@ -78,8 +78,8 @@ class CommunityRule:
         count = max(lowest, len(observation.live)) if count is None else count
         fires = observation.now_s - above_at_s >= ALERT_FOR_S
         if not fires or (stepped_at_s is not None and observation.now_s - stepped_at_s < REPEAT_S):
-            kept = {"count": count, "above_at_s": above_at_s, "stepped_at_s": stepped_at_s}
-            return DesiredCount(count, f"{reason}, alert {'fires' if fires else 'is pending'}: {count}", kept)
+            memory_after = {"count": count, "above_at_s": above_at_s, "stepped_at_s": stepped_at_s}
+            return DesiredCount(count, f"{reason}, alert {'fires' if fires else 'is pending'}: {count}", memory_after)
         step = whole(scale.max * scale.factor / 100)
         stepped = max(count, min(scale.max, count + step))
         return DesiredCount(

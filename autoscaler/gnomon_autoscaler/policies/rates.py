@@ -51,12 +51,14 @@ class Rate:
         reason = f"{measured_rps:.2f} rps in {self.period_s:g} s"
         if self.factor != 1.0:
             reason = f"{self.factor:g} × {reason}"
-        one = capacity(observation.latency_s, observation.settings.slo_s, rate_rps)
-        if one is None:
+        per_instance = capacity(observation.latency_s, observation.settings.slo_s, rate_rps)
+        if per_instance is None:
             return self._by_concurrency(observation, reason)
-        count = whole(rate_rps / one.rate_rps)
-        slow = "" if one.within_slo else " (no batch meets the SLO)"
-        return DesiredCount(count, f"{reason} / {one.rate_rps:.2f} rps per instance at b = {one.batch}{slow} = {count}")
+        count = whole(rate_rps / per_instance.rate_rps)
+        slow = "" if per_instance.within_slo else " (no batch meets the SLO)"
+        return DesiredCount(
+            count, f"{reason} / {per_instance.rate_rps:.2f} rps per instance at b = {per_instance.batch}{slow} = {count}"
+        )
 
     def _by_concurrency(self, observation: Observation, reason: str) -> DesiredCount:
         waiting = observation.history.mean(observation.history.concurrency, self.period_s)
@@ -95,11 +97,11 @@ def capacity(latency_s: Sequence[float], slo_s: float, rate_rps: float) -> Capac
 
     If no batch meets the SLO, the capacity is that of a batch of one, which answers earliest.
     """
-    known = [(batch, seconds) for batch, seconds in enumerate(latency_s, start=1) if seconds > 0]
-    if not known:
+    known_latency = [(batch, seconds) for batch, seconds in enumerate(latency_s, start=1) if seconds > 0]
+    if not known_latency:
         return None
-    timely = [(batch, seconds) for batch, seconds in known if _filling_s(batch, rate_rps) + seconds <= slo_s]
-    batch, seconds = max(timely or known[:1], key=lambda entry: entry[0] / entry[1])
+    timely = [(batch, seconds) for batch, seconds in known_latency if _filling_s(batch, rate_rps) + seconds <= slo_s]
+    batch, seconds = max(timely or known_latency[:1], key=lambda entry: entry[0] / entry[1])
     return Capacity(batch / seconds, batch, bool(timely))
 
 

@@ -90,23 +90,23 @@ class TargetTracking:
 
 def _by_metric(kept: _Kept, target: float, observation: Observation) -> DesiredCount:
     """The replica count that follows from the metric of the last full minute."""
-    there = max(1, len(observation.ready))
-    each = observation.history.rate_rps(observation.history.arrivals, MINUTE_S) * MINUTE_S / there
+    ready_count = max(1, len(observation.ready))
+    each = observation.history.rate_rps(observation.history.arrivals, MINUTE_S) * MINUTE_S / ready_count
     kept = replace(
         kept,
         above=kept.above + 1 if each > target else 0,
         below=kept.below + 1 if each < SLACK * target else 0,
         minute_at_s=observation.now_s,
     )
-    reason = f"{each:.0f} a minute to each of {there}, target {target:.0f}"
-    wanted = max(1, whole(there * each / target))
+    reason = f"{each:.0f} a minute to each of {ready_count}, target {target:.0f}"
+    desired = max(1, whole(ready_count * each / target))
     if kept.above >= ABOVE:
-        return _grown(kept, wanted, there, observation, reason)
-    if kept.below >= BELOW and wanted < kept.count:
-        return _shrunk(kept, wanted, observation, reason)
+        return _grown(kept, desired, ready_count, observation, reason)
+    if kept.below >= BELOW and desired < kept.count:
+        return _shrunk(kept, desired, observation, reason)
     if kept.above:
         return kept.desired_count(f"{reason}, above it {kept.above} of {ABOVE} times")
-    if kept.below and wanted < kept.count:
+    if kept.below and desired < kept.count:
         return kept.desired_count(f"{reason}, below {SLACK:.0%} of it {kept.below} of {BELOW} times")
     return kept.desired_count(reason)
 
@@ -115,21 +115,21 @@ def _target(observation: Observation) -> float | None:
     """Target invocations per instance and minute; None while an instance's capacity is unknown."""
     if observation.settings.target_rps is not None:
         return observation.settings.target_rps * MINUTE_S
-    one = capacity(
+    per_instance = capacity(
         observation.latency_s, observation.settings.slo_s, observation.history.rate_rps(observation.history.arrivals, MINUTE_S)
     )
-    return None if one is None else SAFETY * one.rate_rps * MINUTE_S
+    return None if per_instance is None else SAFETY * per_instance.rate_rps * MINUTE_S
 
 
-def _grown(kept: _Kept, wanted: int, there: int, observation: Observation, reason: str) -> DesiredCount:
-    if wanted <= kept.count:
+def _grown(kept: _Kept, desired: int, ready_count: int, observation: Observation, reason: str) -> DesiredCount:
+    if desired <= kept.count:
         return kept.desired_count(f"{reason}, and as many are coming")
     left_s = _left_s(kept.grown_at_s, observation.settings.scale_out_cooldown_s, observation.now_s)
-    step = wanted - there
+    step = desired - ready_count
     # Instances of the last growth may still be starting: the metric does not reflect them yet.
     if left_s > 0.0 and step <= kept.step:
-        return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-out cooldown")
-    grown = replace(kept, count=wanted, grown_at_s=observation.now_s, step=step, shrunk_at_s=None)
+        return kept.desired_count(f"{reason}, {desired} after {left_s:.0f} s of scale-out cooldown")
+    grown = replace(kept, count=desired, grown_at_s=observation.now_s, step=step, shrunk_at_s=None)
     return grown.desired_count(f"{reason}, above it {kept.above} times")
 
 

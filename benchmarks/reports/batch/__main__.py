@@ -73,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--quick", action="store_true", help="small steps only, to see that they work")
     parser.add_argument("--output", type=Path, help=f"where the page goes; {FOLDER.relative_to(ROOT)} unless it is said")
     parser.add_argument("--renew", type=Path, metavar="CLAIMS", help="a list of claims: renew what rests on other benchmarks")
-    asked = parser.parse_args(arguments)
-    if asked.renew:
-        path: Path = asked.renew
+    options = parser.parse_args(arguments)
+    if options.renew:
+        path: Path = options.renew
         path.write_text(renewed(path.read_text(encoding="utf-8"), published_claims(), published_facts()), encoding="utf-8")
         return path
-    setting = QUICK if asked.quick else THOROUGH
-    folder: Path = asked.output or (QUICK_FOLDER if asked.quick else FOLDER)
+    setting = QUICK if options.quick else THOROUGH
+    folder: Path = options.output or (QUICK_FOLDER if options.quick else FOLDER)
     report = made(setting, Store(folder / "steps", lambda text: print(text, flush=True)))
     page = report.write(folder)
     print(f"{report}\n{page}", flush=True)
@@ -102,13 +102,17 @@ def made(setting: Setting, store: Store) -> Report:
 
 def published_claims() -> list[Claim]:
     """Claims on the regression, on the Twitter day planned anew, and on BATCH beside other systems."""
-    regression, twitter, beside = (Measured(name) for name in PUBLISHED)
-    return [accuracy.regressed(regression), cost.replanned(twitter), *comparisons.claims(beside)]
+    regression, twitter, baselines = (Measured(name) for name in PUBLISHED)
+    return [accuracy.regressed(regression), cost.replanned(twitter), *comparisons.claims(baselines)]
 
 
 def published_facts() -> dict[str, str]:
     """The date of each benchmark's run; benchmarks that were not run are left out."""
-    runs = [f"{one.name} {one.document['measured_at'][:10]}" for one in map(Measured, PUBLISHED) if one.there]
+    runs = [
+        f"{measurement.name} {measurement.document['measured_at'][:10]}"
+        for measurement in map(Measured, PUBLISHED)
+        if measurement.there
+    ]
     return {"Benchmarks": ", ".join(runs)} if runs else {}
 
 

@@ -163,11 +163,11 @@ def _claims(figure: str, found: Found) -> Iterable[Claim]:
 
 
 def _worst(cases: Iterable[Mapping[str, Any]], kind: str) -> float:
-    return max(abs(float(one)) for case in cases for one in case["off"][kind])
+    return max(abs(float(value)) for case in cases for value in case["off"][kind])
 
 
 def _mean(cases: Iterable[Mapping[str, Any]], kind: str) -> float:
-    return float(np.mean([abs(one) for case in cases for one in case["off"][kind]]))
+    return float(np.mean([abs(value) for case in cases for value in case["off"][kind]]))
 
 
 LINES = (("latency_s", "request time", SERIES[0]), ("per_s", "throughput", SERIES[2]), ("usd", "cost", SERIES[4]))
@@ -203,10 +203,10 @@ def sensitivity(setting: Setting, results: Results) -> Section:
 def _sensitivity_picture(found: Mapping[str, Any]) -> Picture:
     def draw(panels: list[Any]) -> None:
         for panel, (name, parameter, label, factor, title) in zip(panels, PANELS, strict=True):
-            places = [one[parameter] * factor for one in found[name]]
+            places = [point[parameter] * factor for point in found[name]]
             for key, line, colour in LINES:
                 panel.plot(
-                    places, _normalised([one[key] for one in found[name]]), color=colour, label=line, marker=".", markersize=3
+                    places, _normalised([point[key] for point in found[name]]), color=colour, label=line, marker=".", markersize=3
                 )
             panel.set(title=title, xlabel=label)
         panels[0].set_ylabel("normalised (min–max)")
@@ -220,8 +220,8 @@ def _tables(found: Mapping[str, Any]) -> Iterable[Table]:
     for name, parameter, label, factor, title in PANELS:
         heads = (label, "request time (ms)", "throughput (1/s)", "cost, 100 ms ($ per million)", "cost, 1 ms ($ per million)")
         rows = [
-            (one[parameter] * factor, one["latency_s"] * 1e3, one["per_s"], one["usd"] * 1e6, one["usd_1ms"] * 1e6)
-            for one in found[name]
+            (row[parameter] * factor, row["latency_s"] * 1e3, row["per_s"], row["usd"] * 1e6, row["usd_1ms"] * 1e6)
+            for row in found[name]
         ]
         yield table(f"fig4-{name}", title, heads, rows)
 
@@ -253,7 +253,7 @@ def _sensitivity_claims(results: Results) -> Iterable[Claim]:
         why=f"At {found['rate']:.0f} requests/s a batch of {TIMEOUT_BATCH} takes "
         f"{(TIMEOUT_BATCH - 1) / found['rate'] * 1e3:.0f} ms to fill: shorter timeouts cut it off.",
     )
-    costs = np.diff([one["usd"] for one in found["memory"]])
+    costs = np.diff([row["usd"] for row in found["memory"]])
     yield judged(
         "Figure 4(c), Section II-D",
         "Cost is not monotone in memory.",
@@ -281,14 +281,14 @@ def _memory_claim(results: Results) -> Claim:
 
 def _rest(points: Sequence[Mapping[str, float]]) -> float:
     """The share of the latency's range that lies beyond a timeout of 0.2 s."""
-    seconds = {one["timeout_s"]: one["latency_s"] for one in points}
+    seconds = {point["timeout_s"]: point["latency_s"] for point in points}
     whole = max(seconds.values()) - min(seconds.values())
     return abs(seconds[max(seconds)] - seconds[FLAT_AFTER_S]) / whole if whole else 0.0
 
 
 def _normalised(values: Sequence[float]) -> list[float]:
     low, high = min(values), max(values)
-    return [(one - low) / (high - low) if high > low else 0.0 for one in values]
+    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
 
 
 LARGEST_CV = 0.1
@@ -307,7 +307,9 @@ def service_times(setting: Setting, results: Results) -> Section:
         ),
         "In the places of the paper's: "
         + ", ".join(
-            f"{described(one, setting)} for {one.name}" for one in APPLICATIONS.values() if one.stands_in or setting.quick
+            f"{described(application, setting)} for {application.name}"
+            for application in APPLICATIONS.values()
+            if application.stands_in or setting.quick
         )
         + ".",
     )
@@ -377,14 +379,14 @@ def _profile_table(profiles: Mapping[str, Mapping[str, float]]) -> Table:
 
 def _service_times_claims(found: Mapping[str, Service], profiles: Mapping[str, Mapping[str, float]]) -> Iterable[Claim]:
     cells = [(_cv(cell), name, cell) for name, service in found.items() for cell in service.cells]
-    worst, name, cell = max(cells, key=lambda one: one[0])
-    of_profiles = [value for one in profiles.values() for value in one.values()]
-    below = sum(one[0] < LARGEST_CV for one in cells)
+    worst, name, cell = max(cells, key=lambda cell: cell[0])
+    of_profiles = [value for profile in profiles.values() for value in profile.values()]
+    below = sum(cell[0] < LARGEST_CV for cell in cells)
     yield judged(
         "Figure 11, Section VI-B",
         "Service is deterministic: its CV is always smaller than 0.1.",
         f"{below} of {len(cells)} cells have a CV below 0.1; the largest is {worst:.3f} ({name}, {cell['cores']} core(s), batch "
-        f"{cell['batch']}), the median {statistics.median(one[0] for one in cells):.3f}. Published profiles: at most "
+        f"{cell['batch']}), the median {statistics.median(cell[0] for cell in cells):.3f}. Published profiles: at most "
         f"{max(of_profiles):.3f} in {len(of_profiles)} cells.",
         holds=worst < LARGEST_CV,
         why="The machine is shared with whatever else runs on it, and with other guests of its host: single runs are late.",
@@ -396,14 +398,14 @@ def regressed(regression: Measured) -> Claim:
     says = "Trained on less than 3 % of the configurations, the regression's mean absolute error on the others is less than 2 %."
     if not regression.there:
         return unmeasured("Section VI-B", says, regression.command)
-    errors = [one for one in regression.figures if one["goal"] is not None and "error" in one["key"]] or regression.having(
-        "error"
-    )
-    said = "; ".join(f"{one['key']} {one['value']:.2%}" for one in errors)
+    errors = [
+        figure for figure in regression.figures if figure["goal"] is not None and "error" in figure["key"]
+    ] or regression.having("error")
+    said = "; ".join(f"{error['key']} {error['value']:.2%}" for error in errors)
     return judged(
         "Section VI-B",
         says,
         f"{said}.",
-        holds=bool(errors) and all(one["value"] <= GOAL for one in errors),
-        why="; ".join(str(one["detail"]) for one in errors if one["value"] > GOAL),
+        holds=bool(errors) and all(error["value"] <= GOAL for error in errors),
+        why="; ".join(str(error["detail"]) for error in errors if error["value"] > GOAL),
     )

@@ -240,18 +240,18 @@ def _planning_picture(found: dict[str, Any]) -> Picture:
         shares = [("counting", "counting_s", SERIES[0]), ("fitting", "fit_s", SERIES[1]), ("planning", "plan_s", SERIES[2])]
         base = [0.0] * len(hours)
         for label, key, colour in shares:
-            values = [one[key] / HOUR_S * 100.0 for one in hours]
+            values = [hour[key] / HOUR_S * 100.0 for hour in hours]
             panels[0].bar(numbers, values, bottom=base, color=colour, label=label, width=0.55)
             base = [low + high for low, high in zip(base, values, strict=True)]
         panels[0].set(title="Processor", xlabel="hour", ylabel="% of one core, over the hour", xticks=numbers)
         panels[0].legend()
         panels[0].set_ylim(0.0, max(base) * 1.5)
         panels[1].bar(
-            [one - 0.15 for one in numbers], [one["held_mb"] for one in hours], color=SERIES[0], width=0.3, label="before"
+            [number - 0.15 for number in numbers], [row["held_mb"] for row in hours], color=SERIES[0], width=0.3, label="before"
         )
         panels[1].bar(
-            [one + 0.15 for one in numbers],
-            [one["after_mb"] for one in hours],
+            [number + 0.15 for number in numbers],
+            [hour["after_mb"] for hour in hours],
             color=SERIES[2],
             width=0.3,
             label="after planning",
@@ -275,7 +275,7 @@ def _table(found: dict[str, Any]) -> Table:
         "plan",
     )
     keys = ("counting_s", "fit_s", "plan_s", "plan_wall_s", "held_mb", "after_mb", "plan")
-    rows = [(number, *(one[key] for key in keys)) for number, one in enumerate(found["hours"], start=1)]
+    rows = [(number, *(hour[key] for key in keys)) for number, hour in enumerate(found["hours"], start=1)]
     return table("fig9", "Each hour", heads, rows)
 
 
@@ -285,7 +285,7 @@ def _rates(found: dict[str, Any]) -> Table:
 
 
 def _planning_claims(found: dict[str, Any]) -> Iterable[Claim]:
-    longest_s = max(one["fit_s"] + one["plan_s"] for one in found["hours"])
+    longest_s = max(hour["fit_s"] + hour["plan_s"] for hour in found["hours"])
     yield judged(
         "Section V, Performance optimizer",
         "The optimal configuration is selected in less than 10 seconds on a t2.nano.",
@@ -300,7 +300,7 @@ def _planning_claims(found: dict[str, Any]) -> Iterable[Claim]:
         holds=found["peak_mb"] < MOST_MB,
         why="All plans are predicted at once, from tables of all batches and timeouts.",
     )
-    share = max((one["counting_s"] + one["fit_s"] + one["plan_s"]) / HOUR_S for one in found["hours"])
+    share = max((hour["counting_s"] + hour["fit_s"] + hour["plan_s"]) / HOUR_S for hour in found["hours"])
     yield judged(
         "Figure 9(a)",
         "Processor use is negligible.",

@@ -56,17 +56,19 @@ def cases_of(measured: Measured) -> dict[str, Rows]:
 
 def claims(measured: Measured, part: str = "") -> Iterable[Claim]:
     """The paper's claims on other systems, checked against the benchmark's document; of one section, or of all."""
-    for one in COMPARISONS:
-        if part not in ("", one.part):
+    for comparison in COMPARISONS:
+        if part not in ("", comparison.part):
             continue
         cases = cases_of(measured).items()
-        found = [(case, *one.holds(case, rows)) for case, rows in cases if case.startswith(one.demands)]
+        found = [(case, *comparison.holds(case, rows)) for case, rows in cases if case.startswith(comparison.demands)]
         if not found:
-            yield unmeasured(one.where, one.says, measured.command)
+            yield unmeasured(comparison.where, comparison.says, measured.command)
             continue
         held = [holds for _, holds, _ in found]
         said = "; ".join(f"{case}: {seen}" for case, _, seen in found)
-        yield judged(one.where, one.says, f"{said}.", holds=any(held) if one.once else all(held), why=one.why)
+        yield judged(
+            comparison.where, comparison.says, f"{said}.", holds=any(held) if comparison.once else all(held), why=comparison.why
+        )
 
 
 def _slow(case: str, rows: Rows) -> tuple[bool, str]:
@@ -209,8 +211,8 @@ class Part:
 
 
 PARTS = {
-    one.name: one
-    for one in (
+    comparison.name: comparison
+    for comparison in (
         Part(
             "fig2-machines",
             "Figures 2(a) and 2(c): SageMaker's machines follow the load",

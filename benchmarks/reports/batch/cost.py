@@ -40,8 +40,8 @@ Days = Mapping[tuple[str, str], dict[str, Any]]
 
 def cheapest(setting: Setting, results: Results) -> Section:
     """Figure 14."""
-    days = {one: day_of(results, "fig14", *one) for one in columns(setting, COST_COLUMNS)}
-    now = {one: day_of(results, "fig14", *one, "x86") for one in columns(setting, COST_COLUMNS)}
+    days = {column: day_of(results, "fig14", *column) for column in columns(setting, COST_COLUMNS)}
+    now = {column: day_of(results, "fig14", *column, "x86") for column in columns(setting, COST_COLUMNS)}
     twitter = Measured("twitter_day")
     text = (
         (
@@ -77,17 +77,17 @@ def parameters(setting: Setting, results: Results) -> Section:
     text = (f"What was chosen in each hour of Figure 14's first column, {model} under the NYS Thruway.",)
 
     def draw(panels: list[Any]) -> None:
-        places = [one["hour"] for one in hours]
-        panels[0].step(places, [one["batch"] for one in hours], where="mid", color=SERIES[1], label="largest batch")
-        panels[0].step(places, [one["mean_batch"] for one in hours], where="mid", color=SERIES[0], label="effective batch")
+        places = [hour["hour"] for hour in hours]
+        panels[0].step(places, [hour["batch"] for hour in hours], where="mid", color=SERIES[1], label="largest batch")
+        panels[0].step(places, [hour["mean_batch"] for hour in hours], where="mid", color=SERIES[0], label="effective batch")
         panels[0].legend()
-        panels[1].step(places, [one["timeout_s"] * 1e3 for one in hours], where="mid", color=SERIES[2])
-        panels[2].step(places, [one["memory_mb"] for one in hours], where="mid", color=SERIES[3])
+        panels[1].step(places, [hour["timeout_s"] * 1e3 for hour in hours], where="mid", color=SERIES[2])
+        panels[2].step(places, [hour["memory_mb"] for hour in hours], where="mid", color=SERIES[3])
         for panel, title in zip(panels, ("Batch size", "Timeout (ms)", "Memory (MB)"), strict=True):
             panel.set(title=title, xlabel="hour", ylim=(0.0, None))
 
-    low, high = min(one["mean_batch"] for one in hours), max(one["mean_batch"] for one in hours)
-    kinds = {name: len({one[name] for one in hours}) for name in ("batch", "timeout_s", "memory_mb")}
+    low, high = min(hour["mean_batch"] for hour in hours), max(hour["mean_batch"] for hour in hours)
+    kinds = {name: len({hour[name] for hour in hours}) for name in ("batch", "timeout_s", "memory_mb")}
     claim = judged(
         "Figure 15, Section VI-D",
         "Batch size, timeout and memory change dynamically with the load; the effective batch size varies from 6 to 13.",
@@ -112,8 +112,8 @@ def _picture(days: Days) -> Picture:
             first, second, third = (panels[row * count + column] for row in range(3))
             slo_s = found["slo_s"]
             first.plot(
-                [one["hour"] for one in hours],
-                [one["p95_s"] / slo_s for one in hours],
+                [hour["hour"] for hour in hours],
+                [hour["p95_s"] / slo_s for hour in hours],
                 color=SERIES[0],
                 marker=".",
                 label="BATCH",
@@ -124,7 +124,7 @@ def _picture(days: Days) -> Picture:
             )
             first.axhline(1.0, color=INK, linewidth=0.9)
             first.set(title=f"{day}, {application}", xlabel="hour", ylim=(0.0, None))
-            second.semilogy(RATIOS, [max(one, 1e-6) for one in found["ccdf"]], color=SERIES[0])
+            second.semilogy(RATIOS, [max(value, 1e-6) for value in found["ccdf"]], color=SERIES[0])
             second.axvline(1.0, color=INK, linewidth=0.9)
             second.axhline(0.05, color=INK, linewidth=0.9, linestyle=":")
             second.set(xlabel="latency ÷ SLO", ylim=(1e-5, 1.2), xlim=(0.0, 2.0))
@@ -147,14 +147,14 @@ def _relative(found: Mapping[str, Any]) -> list[float]:
 
 
 def _late(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [one for one in found["hours"] if one["p95_s"] > found["slo_s"]]
+    return [hour for hour in found["hours"] if hour["p95_s"] > found["slo_s"]]
 
 
 def _summary(days: Days, now: Days) -> Table:
     rows: list[tuple[str | float | int, ...]] = []
     for price, of_price in zip(BILLINGS, (days, now), strict=True):
         for (day, application), found in of_price.items():
-            worst = max(one["p95_s"] for one in found["hours"]) / found["slo_s"]
+            worst = max(hour["p95_s"] for hour in found["hours"]) / found["slo_s"]
             met = len(found["hours"]) - len(_late(found))
             _, cherry, batch = _relative(found)
             rows.append(
@@ -193,11 +193,11 @@ def _hours(name: str, days: Days) -> Table:
     )
     rows = [
         (
-            day, application, one["hour"], one["requests"], one["memory_mb"], one["batch"], one["timeout_s"] * 1e3,
-            one["mean_batch"], one["predicted_s"] * 1e3, one["p95_s"] * 1e3, one["usd"] * 1e6,
+            day, application, hour["hour"], hour["requests"], hour["memory_mb"], hour["batch"], hour["timeout_s"] * 1e3,
+            hour["mean_batch"], hour["predicted_s"] * 1e3, hour["p95_s"] * 1e3, hour["usd"] * 1e6,
         )
         for (day, application), found in days.items()
-        for one in found["hours"]
+        for hour in found["hours"]
     ]  # fmt: skip
     return table(name, "Each hour", heads, rows)
 
@@ -205,12 +205,12 @@ def _hours(name: str, days: Days) -> Table:
 def _claims(days: Days, now: Days) -> Iterable[Claim]:
     late = {f"{day} {application}": _late(found) for (day, application), found in days.items()}
     hours = sum(len(found["hours"]) for found in days.values())
-    worst = max(one["p95_s"] / found["slo_s"] for found in days.values() for one in found["hours"])
+    worst = max(hour["p95_s"] / found["slo_s"] for found in days.values() for hour in found["hours"])
     yield judged(
         "Figure 14, first row",
         "BATCH is the only approach that always keeps P95 close to the SLO without violating it.",
-        f"P95 is above the SLO in {sum(len(one) for one in late.values())} of {hours} hours "
-        f"({', '.join(f'{name}: {len(one)}' for name, one in late.items())}), at most by {worst - 1.0:.1%}.",
+        f"P95 is above the SLO in {sum(len(late_hours) for late_hours in late.values())} of {hours} hours "
+        f"({', '.join(f'{name}: {len(late_hours)}' for name, late_hours in late.items())}), at most by {worst - 1.0:.1%}.",
         holds=not any(late.values()),
         why=_reasons(days),
     )
@@ -223,7 +223,7 @@ def _claims(days: Days, now: Days) -> Iterable[Claim]:
         "Figure 14, third row",
         "BATCH always has the least cost.",
         f"Against vanilla Lambda at the largest memory (and at the cherry-picked): {listed}.",
-        holds=all(one > 0.0 for one in saved.values()) and all(one <= 0.001 for one in against.values()),
+        holds=all(value > 0.0 for value in saved.values()) and all(value <= 0.001 for value in against.values()),
         why="Where batches hardly help, a plan within a strict SLO needs more memory than the cheapest one, which nobody holds "
         "to the SLO.",
     )
@@ -243,7 +243,7 @@ def _claims(days: Days, now: Days) -> Iterable[Claim]:
             f"Figure 14, columns 2 and 4 ({STRICT})",
             "With a strict SLO, BATCH and vanilla Lambda at the cherry-picked memory have similar cost.",
             f"BATCH's differs by {min(strict):+.1%} to {max(strict):+.1%}.",
-            holds=max(abs(one) for one in strict) <= NEAR,
+            holds=max(abs(value) for value in strict) <= NEAR,
             why="The cherry-picked memory is the cheapest whatever it takes; the SLO asks BATCH for more.",
         )
 
@@ -255,8 +255,8 @@ def _span(values: list[float]) -> str:
 
 def _reasons(days: Days) -> str:
     """Why P95 was above the SLO."""
-    late = [(one, found) for found in days.values() for one in _late(found)]
-    alone = sum(one["batch"] == 1 for one, _ in late)
+    late = [(hour, found) for found in days.values() for hour in _late(found)]
+    alone = sum(hour["batch"] == 1 for hour, _ in late)
     said = []
     if alone:
         said.append(
@@ -277,18 +277,18 @@ def replanned(twitter: Measured) -> Claim:
     if not twitter.there:
         return unmeasured("Section VI-D, planned anew at changes", says, twitter.command)
     kept, hourly = (twitter.having(f"{mode}: hours met") for mode in ("on_change", "hourly"))
-    costs = [one["value"] for one in twitter.having("on_change: cost")]
+    costs = [row["value"] for row in twitter.having("on_change: cost")]
     hours = len(twitter.document["cases"][0]["hours"])
-    missed = [one for one in kept if one["met"] != "met"]
+    missed = [row for row in kept if row["met"] != "met"]
     return judged(
         "Section VI-D, planned anew at changes",
         says,
         f"{len(kept)} cases (service times, SLOs, calls or instances that are paid for), {hours} hours of Twitter each: planned "
-        f"anew at changes, P95 is within the SLO in at least {min(one['value'] for one in kept):.0f} hours, at {min(costs):.2f} "
+        f"anew at changes, P95 is within the SLO in at least {min(row['value'] for row in kept):.0f} hours, at {min(costs):.2f} "
         f"to {max(costs):.2f} times the cost of each hour's cheapest plan in hindsight; planned by the hour, in at least "
-        f"{min(one['value'] for one in hourly):.0f} hours.",
+        f"{min(row['value'] for row in hourly):.0f} hours.",
         holds=not missed,
-        why="; ".join(f"{one['key']}: {one['detail']}" for one in missed),
+        why="; ".join(f"{row['key']}: {row['detail']}" for row in missed),
     )
 
 
@@ -297,7 +297,7 @@ ROUNDING = 1.0005
 
 def budget(setting: Setting, results: Results) -> Section:
     """Figure 17."""
-    days = {one: day_of(results, "fig17", *one) for one in columns(setting, BUDGET_COLUMNS)}
+    days = {column: day_of(results, "fig17", *column) for column in columns(setting, BUDGET_COLUMNS)}
     text = (
         (
             "The budget per request lies in the middle between vanilla Lambda's cost at the cherry-picked memory and at the "
@@ -321,16 +321,16 @@ def _budget_picture(days: Days) -> Picture:
     def draw(panels: list[Any]) -> None:
         for column, ((day, application), found) in enumerate(days.items()):
             hours, vanilla = found["hours"], found["vanilla"]
-            places = [one["hour"] for one in hours]
+            places = [hour["hour"] for hour in hours]
             first, second = panels[column], panels[count + column]
             unit_s = vanilla["largest"]["latency_s"]
-            first.plot(places, [one["p95_s"] / unit_s for one in hours], color=SERIES[0], marker=".", label="BATCH")
+            first.plot(places, [hour["p95_s"] / unit_s for hour in hours], color=SERIES[0], marker=".", label="BATCH")
             first.axhline(1.0, color=SERIES[1], label="vanilla, largest")
             first.axhline(
                 vanilla["cherry"]["latency_s"] / unit_s, color=SERIES[2], linestyle="--", label="vanilla, cherry-picked"
             )
             first.set(title=f"{day}, {application}", ylim=(0.0, None))
-            second.plot(places, [one["usd"] / found["budget_usd"] for one in hours], color=SERIES[0], marker=".")
+            second.plot(places, [hour["usd"] / found["budget_usd"] for hour in hours], color=SERIES[0], marker=".")
             second.axhline(vanilla["largest"]["usd"] / found["budget_usd"], color=SERIES[1])
             second.axhline(vanilla["cherry"]["usd"] / found["budget_usd"], color=SERIES[2], linestyle="--")
             second.axhline(1.0, color=INK, linewidth=0.9)
@@ -357,19 +357,19 @@ def _table(days: Days) -> Table:
     )
     rows = [
         (
-            day, application, one["hour"], found["budget_usd"] * 1e6, one["usd"] * 1e6, one["p95_s"] * 1e3,
-            one["p95_s"] / found["vanilla"]["largest"]["latency_s"], one["memory_mb"], one["batch"], one["timeout_s"] * 1e3,
+            day, application, hour["hour"], found["budget_usd"] * 1e6, hour["usd"] * 1e6, hour["p95_s"] * 1e3,
+            hour["p95_s"] / found["vanilla"]["largest"]["latency_s"], hour["memory_mb"], hour["batch"], hour["timeout_s"] * 1e3,
         )
         for (day, application), found in days.items()
-        for one in found["hours"]
+        for hour in found["hours"]
     ]  # fmt: skip
     return table("fig17", "Each hour", heads, rows)
 
 
 def _budget_claims(days: Days) -> Iterable[Claim]:
-    every = [(one, found) for found in days.values() for one in found["hours"]]
-    over = [(one, share) for one, found in every if (share := one["usd"] / found["budget_usd"]) > ROUNDING]
-    alone = all(one["batch"] == 1 for one, _ in over)
+    every = [(hour, found) for found in days.values() for hour in found["hours"]]
+    over = [(hour, share) for hour, found in every if (share := hour["usd"] / found["budget_usd"]) > ROUNDING]
+    alone = all(hour["batch"] == 1 for hour, _ in over)
     yield judged(
         "Figure 17, second row",
         "BATCH always complies with the budget.",
@@ -382,8 +382,8 @@ def _budget_claims(days: Days) -> Iterable[Claim]:
         else "A plan is made from the last hour: with fewer requests than it counted on, batches are smaller and cost more for "
         "each.",
     )
-    ratios = [one["p95_s"] / found["vanilla"]["largest"]["latency_s"] for one, found in every]
-    longer = sum(one > 1.0 for one in ratios)
+    ratios = [hour["p95_s"] / found["vanilla"]["largest"]["latency_s"] for hour, found in every]
+    longer = sum(ratio > 1.0 for ratio in ratios)
     yield judged(
         "Figure 17, first row",
         "Keeping to the budget generally costs a longer latency than the other configurations have.",

@@ -54,7 +54,7 @@ def step_name(figure: str, day: str, application: str, billing: str) -> str:
 
 def columns(setting: Setting, of: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """All columns, or those of one application."""
-    return tuple(one for one in of if one[1] == of[0][1]) if setting.quick else of
+    return tuple(column for column in of if column[1] == of[0][1]) if setting.quick else of
 
 
 def day_of(results: Results, figure: str, day: str, application: str, billing: str = "paper") -> dict[str, Any]:
@@ -149,4 +149,4 @@ def _vanilla(service: Service, price: LambdaPrice, memories_mb: Iterable[float])
         usd = float(price.per_call(memory_mb, seconds * service.ratios).mean())
         p95_s = seconds * float(np.quantile(service.ratios, PERCENT / 100.0))
         found.append({"memory_mb": float(memory_mb), "latency_s": p95_s, "usd": usd})
-    return min(found, key=lambda one: (one["usd"], one["latency_s"]))
+    return min(found, key=lambda row: (row["usd"], row["latency_s"]))

@@ -83,7 +83,7 @@ def _size(memory_mb: float, batches: int) -> Size:
         f"{memory_mb} MB",
         memory_mb,
         memory_mb / 1769,
-        tuple((0.02 + 0.012 * one) * 3008 / memory_mb for one in range(1, batches + 1)),
+        tuple((0.02 + 0.012 * number) * 3008 / memory_mb for number in range(1, batches + 1)),
     )
 
 

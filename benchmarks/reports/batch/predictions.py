@@ -112,8 +112,13 @@ def _swept(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
     return {
         "rate": len(times) / float(times[-1]),
         "batch": [{"batch": batch, **point(batch, LONG_S, LARGEST_MB)} for batch in parameters["batches"]],
-        "timeout": [{"timeout_s": one, **point(min(TIMEOUT_BATCH, largest), one, LARGEST_MB)} for one in TIMEOUTS_S],
-        "memory": [{"memory_mb": one, **point(min(MEMORY_BATCH, largest), LONG_S, one)} for one in parameters["memories_mb"]],
+        "timeout": [
+            {"timeout_s": timeout_s, **point(min(TIMEOUT_BATCH, largest), timeout_s, LARGEST_MB)} for timeout_s in TIMEOUTS_S
+        ],
+        "memory": [
+            {"memory_mb": memory_mb, **point(min(MEMORY_BATCH, largest), LONG_S, memory_mb)}
+            for memory_mb in parameters["memories_mb"]
+        ],
     }
 
 
@@ -197,7 +202,7 @@ def _case(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
     happened = np.sort(served(times, batch, timeout_s, seconds, service.ratios)[0])
     plan, fixed = BufferPlan(batch, timeout_s), ServiceTimes.fixed(seconds)
     grid = np.linspace(0.0, float(np.quantile(happened, 0.999)), POINTS)
-    measured = ServiceTimes(tuple(tuple((one * service.ratios).tolist()) for one in seconds))
+    measured = ServiceTimes(tuple(tuple((second * service.ratios).tolist()) for second in seconds))
     kinds = {
         "exact": ExactLatency(process, plan, fixed),
         "printed": PaperLatency(process, plan, fixed, literal=True),
@@ -213,7 +218,10 @@ def _case(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
         "happened_s": _rounded(np.quantile(happened, np.array(PERCENTS) / 100.0)),
         "predicted": {name: _rounded(kind.cdf(grid)) for name, kind in kinds.items()},
         "predicted_s": predicted_s,
-        "off": {name: [off(happened, *one) for one in zip(found, PERCENTS, strict=True)] for name, found in predicted_s.items()},
+        "off": {
+            name: [off(happened, *value_and_percent) for value_and_percent in zip(found, PERCENTS, strict=True)]
+            for name, found in predicted_s.items()
+        },
         "ratio": float(np.quantile(service.ratios, 0.99)),
         "requests": len(happened),
     }

@@ -49,8 +49,8 @@ def main(folder: Path, cores: int, batches: list[int], repeats: int) -> None:
 def _photographs(zeros: list[Any]) -> list[Any]:
     import torch
 
-    return [torch.randn_like(one) if one.is_floating_point() else one for one in zeros]
+    return [torch.randn_like(zero) if zero.is_floating_point() else zero for zero in zeros]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), [int(one) for one in sys.argv[3].split(",")], int(sys.argv[4]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), [int(value) for value in sys.argv[3].split(",")], int(sys.argv[4]))

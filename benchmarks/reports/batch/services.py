@@ -49,10 +49,10 @@ class Service:
         asked = np.arange(1, batches + 1, dtype=float)
         if batches > self._batches[-1]:
             raise ValueError(f"batches are known up to {self._batches[-1]:g}")
-        one, two = np.interp(asked, self._batches, self._one), np.interp(asked, self._batches, self._two)
+        first, second = np.interp(asked, self._batches, self._one), np.interp(asked, self._batches, self._two)
         share = memory_mb / MB_PER_CPU
-        parallel = np.minimum(2.0 * np.maximum(one - two, 0.0), one)
-        found = one / share if share <= 1.0 else one - parallel + parallel / share
+        parallel = np.minimum(2.0 * np.maximum(first - second, 0.0), first)
+        found = first / share if share <= 1.0 else first - parallel + parallel / share
         return tuple(found.tolist())
 
     def size(self, memory_mb: float, batches: int) -> Size:
@@ -69,17 +69,17 @@ class Service:
 
 def steps(setting: Setting) -> Iterable[Step]:
     """One step for each application."""
-    for one in APPLICATIONS.values():
-        name = step_name(one.name)
+    for application in APPLICATIONS.values():
+        name = step_name(application.name)
         if setting.quick:
             yield Step(
                 name,
                 _published,
-                {"profile": one.profile, "batches": setting.batches},
-                sources=(PROFILES / f"{one.profile}.json",),
+                {"profile": application.profile, "batches": setting.batches},
+                sources=(PROFILES / f"{application.profile}.json",),
             )
         else:
-            about = {"model": one.model, "batches": setting.batches, "repeats": setting.repeats, "machine": machine()}
+            about = {"model": application.model, "batches": setting.batches, "repeats": setting.repeats, "machine": machine()}
             yield Step(name, _measured, about, sources=(service_process,))
 
 
@@ -92,9 +92,9 @@ def service_of(results: Results, application: str) -> Service:
     return Service(results[step_name(application)])
 
 
-def described(one: Application, setting: Setting) -> str:
+def described(application: Application, setting: Setting) -> str:
     """The model that stands for an application, in words."""
-    return f"{one.profile} (published profile)" if setting.quick else one.model.removeprefix("torchvision:")
+    return f"{application.profile} (published profile)" if setting.quick else application.model.removeprefix("torchvision:")
 
 
 def _batch(cell: Mapping[str, Any]) -> int:

@@ -26,8 +26,8 @@ class Application:
 
 
 APPLICATIONS = {
-    one.name: one
-    for one in (
+    setting.name: setting
+    for setting in (
         Application("MoBiNet", "torchvision:mobilenet_v2", "efficientnet-lite0", stands_in=True),
         Application("ResNet-18", "torchvision:resnet18", "resnet50", stands_in=False),
         Application("ResNet-50", "torchvision:resnet50", "resnet50", stands_in=False),

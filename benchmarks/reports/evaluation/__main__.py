@@ -45,15 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--output", type=Path, help="where evaluation.md goes; docs unless it is said")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
     parser.add_argument("--kept", action="store_true", help="only what runs have kept: nothing is simulated")
-    asked = parser.parse_args(arguments)
-    duration_s = asked.seconds or (QUICK_S if asked.quick else DURATION_S)
-    files = [f"{FILE}{Path(name).resolve()}" for name in asked.traces]
+    options = parser.parse_args(arguments)
+    duration_s = options.seconds or (QUICK_S if options.quick else DURATION_S)
+    files = [f"{FILE}{Path(name).resolve()}" for name in options.traces]
     for name in files:
         # A file that cannot be read is reported before anything is simulated.
         arrivals(name, 1.0, duration_s, 1)
-    cells = grid(duration_s, files, quick=asked.quick)
-    rows = simulated(cells, 0.0 if asked.kept else asked.minutes, asked.processes)
-    folder: Path = asked.output or (QUICK_FOLDER if asked.quick or files else FOLDER)
+    cells = grid(duration_s, files, quick=options.quick)
+    rows = simulated(cells, 0.0 if options.kept else options.minutes, options.processes)
+    folder: Path = options.output or (QUICK_FOLDER if options.quick or files else FOLDER)
     page = published(cells, rows, duration_s, folder)
     print(page, flush=True)
     return page
@@ -71,8 +71,8 @@ def simulated(cells: Sequence[Cell], minutes: float | None, processes: int) -> d
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         running: dict[Future[Row], Cell] = {}
         while True:
-            room = processes - len(running) if time.monotonic() < end_s else 0
-            running |= {pool.submit(measure, cell): cell for cell in islice(missing, room)}
+            free_slots = processes - len(running) if time.monotonic() < end_s else 0
+            running |= {pool.submit(measure, cell): cell for cell in islice(missing, free_slots)}
             if not running:
                 break
             done, _ = wait(running, return_when=FIRST_COMPLETED)

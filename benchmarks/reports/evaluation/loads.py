@@ -41,32 +41,32 @@ def arrivals(load: str, rate_rps: float, duration_s: float, seed: int) -> list[S
         GnomonError: 400 `bad_trace` for a file that is not understood, `bad_load` for a name that is not known or no arrival.
 
     """
-    chance = stream(seed, f"arrivals of {load}")
+    rng = stream(seed, f"arrivals of {load}")
     if load in MMPPS:
-        found: list[Sequence[float]] = [mmpp(rate_rps, duration_s, MMPPS[load], chance)]
+        found: list[Sequence[float]] = [mmpp(rate_rps, duration_s, MMPPS[load], rng)]
         # One seed in twenty is off for all of a run of three minutes, which says nothing about a policy: its next draw counts.
         while not any(found) and rate_rps > 0.0:
-            found = [mmpp(rate_rps, duration_s, MMPPS[load], chance)]
+            found = [mmpp(rate_rps, duration_s, MMPPS[load], rng)]
     elif load == "azure-8":
-        found = list(_split(from_trace(_scaled(_demand(load), rate_rps, duration_s), chance), chance))
+        found = list(_split(from_trace(_scaled(_demand(load), rate_rps, duration_s), rng), rng))
     else:
-        found = [from_trace(_scaled(_demand(load), rate_rps, duration_s), chance)]
+        found = [from_trace(_scaled(_demand(load), rate_rps, duration_s), rng)]
     if not any(found):
         raise bad_request("bad_load", f"{load} has no arrival in its first {duration_s:g} s.", "Name a longer or busier trace.")
     return found
 
 
-def mmpp(rate_rps: float, duration_s: float, levels: Sequence[float], chance: random.Random) -> list[float]:
+def mmpp(rate_rps: float, duration_s: float, levels: Sequence[float], rng: random.Random) -> list[float]:
     """Arrivals of a two-state Markov-modulated Poisson process; the state at second 0 is the first."""
     times: list[float] = []
     begin_s, state = 0.0, 0
     while begin_s < duration_s:
-        end_s = min(duration_s, begin_s + chance.expovariate(1.0 / STAYS_S[state]))
+        end_s = min(duration_s, begin_s + rng.expovariate(1.0 / STAYS_S[state]))
         level_rps = levels[state] * rate_rps
-        at_s = begin_s + chance.expovariate(level_rps) if level_rps > 0.0 else math.inf
+        at_s = begin_s + rng.expovariate(level_rps) if level_rps > 0.0 else math.inf
         while at_s < end_s:
             times.append(at_s)
-            at_s += chance.expovariate(level_rps)
+            at_s += rng.expovariate(level_rps)
         begin_s, state = end_s, 1 - state
     return times
 
@@ -114,9 +114,9 @@ def _scaled(demand: Trace, rate_rps: float, duration_s: float) -> Trace:
     return part.scaled(rate_rps * part.duration_s / part.requests)
 
 
-def _split(times: Sequence[float], chance: random.Random) -> Sequence[Sequence[float]]:
+def _split(times: Sequence[float], rng: random.Random) -> Sequence[Sequence[float]]:
     shares = [1.0 / number for number in range(1, FUNCTIONS + 1)]
     functions: list[list[float]] = [[] for _ in shares]
     for time_s in times:
-        chance.choices(functions, shares)[0].append(time_s)
+        rng.choices(functions, shares)[0].append(time_s)
     return functions

@@ -90,23 +90,29 @@ def published(cells: Sequence[Cell], rows: Mapping[str, Row], duration_s: float,
     tables = [made_table for section in SECTIONS if (made_table := _table(section, found)) is not None]
     areas = _areas(found)
     pictures = _pictures(found)
-    beside = folder / FOLDER
-    beside.mkdir(parents=True, exist_ok=True)
-    verdicts = [(one.where, one.says, one.found, f"**{one.verdict}**" + (f": {one.why}" if one.why else "")) for one in made]
+    figures_folder = folder / FOLDER
+    figures_folder.mkdir(parents=True, exist_ok=True)
+    verdicts = [
+        (claim.where, claim.says, claim.found, f"**{claim.verdict}**" + (f": {claim.why}" if claim.why else "")) for claim in made
+    ]
     judged = table("claims", "AsyFunc's claims, simulated", ("where", "the paper says", "found here", "verdict"), verdicts)
-    for one in (_rows(found), judged, areas, *tables):
-        (beside / f"{one.name}.csv").write_text(one.to_csv(), encoding="utf-8")
-        (beside / f"{one.name}.json").write_text(json.dumps(one.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+    for page_part in (_rows(found), judged, areas, *tables):
+        (figures_folder / f"{page_part.name}.csv").write_text(page_part.to_csv(), encoding="utf-8")
+        (figures_folder / f"{page_part.name}.json").write_text(
+            json.dumps(page_part.to_json(), ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     for drawn in pictures:
-        (beside / f"{drawn.name}.svg").write_text(drawn.svg, encoding="utf-8")
+        (figures_folder / f"{drawn.name}.svg").write_text(drawn.svg, encoding="utf-8")
     parts = [_head(facts, duration_s), f"## AsyFunc's claims beside ours\n\n{len(made)} claims, simulated: {counted(made)}.\n"]
     parts.append(judged.to_markdown())
     parts.append(_pareto_text(areas, pictures))
     for section in SECTIONS:
         name = _name(section.group)
-        mine = [one for one in tables if one.name == name]
+        mine = [table for table in tables if table.name == name]
         if mine:
-            drawn = "".join(f"![{one.caption}]({FOLDER}/{one.name}.svg)\n\n" for one in pictures if one.name == name)
+            drawn = "".join(
+                f"![{picture.caption}]({FOLDER}/{picture.name}.svg)\n\n" for picture in pictures if picture.name == name
+            )
             text = f"## {section.title}\n\n{section.text} Simulated; [CSV]({FOLDER}/{name}.csv), [JSON]({FOLDER}/{name}.json).\n"
             parts.append(f"{text}\n{drawn}{mine[0].to_markdown()}")
     page = folder / "evaluation.md"
@@ -152,8 +158,8 @@ def _table(section: Section, found: Found) -> Table | None:
     for kind in kinds:
         chosen = dict(zip(section.apart, kind, strict=True))
         for label, rows in by_policy(mine, **chosen).items():
-            told = [_shown_property(value) for value in kind]
-            lines.append((*told, label, *(str(of_all(rows, value)) for value in METRICS.values()), len(rows)))
+            kind_cells = [_shown_property(value) for value in kind]
+            lines.append((*kind_cells, label, *(str(of_all(rows, value)) for value in METRICS.values()), len(rows)))
     heads = (*(name.replace("_s", " after (s)") for name in section.apart), "policy", *METRICS, "seeds")
     return table(_name(section.group), f"{section.title}, simulated", heads, lines)
 
@@ -180,11 +186,11 @@ def _rows(found: Found) -> Table:
     lines: dict[str, tuple[Any, ...]] = {}
     for cell, row in found:
         options = json.dumps(dict(cell.policy.options), ensure_ascii=False) if cell.policy.options else ""
-        told = (
+        cell_fields = (
             _shown_property(cell.load), cell.cluster, cell.model, cell.objective, cell.weights, cell.ready_s, cell.seed,
             cell.duration_s, cell.policy.name, cell.policy.alpha, options,
         )  # fmt: skip
-        lines[cell.key] = (*told, *(round(value, 6) for value in asdict(row).values()))
+        lines[cell.key] = (*cell_fields, *(round(value, 6) for value in asdict(row).values()))
     fields = tuple(f"{name}, simulated" for name in Row.__dataclass_fields__)
     return table("rows", "All cells, simulated", (*heads, *fields), list(lines.values()))
 
@@ -206,7 +212,9 @@ def _areas(found: Found) -> Table:
 def _pareto_text(areas: Table, pictures: Sequence[Picture]) -> str:
     if not areas.rows:
         return ""
-    drawn = "".join(f"![{one.caption}]({FOLDER}/{one.name}.svg)\n\n" for one in pictures if one.name.startswith("pareto"))
+    drawn = "".join(
+        f"![{picture.caption}]({FOLDER}/{picture.name}.svg)\n\n" for picture in pictures if picture.name.startswith("pareto")
+    )
     return (
         "## At equal headroom: Pareto curves\n\nThe headroom α of each policy is swept from 0.5 to 0.95; `batch`, `k-lv` and "
         "others without one are single points. The area is how much more a policy costs than `asyfunc` where both are late for "
@@ -261,8 +269,8 @@ def _bars(found: Found) -> Callable[[list[Any]], None]:
             for number, name in enumerate(names):
                 estimates = [_estimate(found, load, name, METRICS[metric]) for load in loads]
                 places = [place + (number - len(names) / 2) * 0.8 / len(names) for place in range(len(loads))]
-                heights = [0.0 if one is None else one.mean for one in estimates]
-                errors = [0.0 if one is None else one.half for one in estimates]
+                heights = [0.0 if estimate is None else estimate.mean for estimate in estimates]
+                errors = [0.0 if estimate is None else estimate.half for estimate in estimates]
                 alpha = 1.0 if number < len(SERIES) else 0.45
                 colour = SERIES[number % len(SERIES)]
                 panel.bar(

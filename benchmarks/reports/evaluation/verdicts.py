@@ -145,21 +145,21 @@ def claims(found: Found) -> list[Claim]:
         if (cell.load, cell.cluster, cell.objective, cell.weights, cell.ready_s) == ("twitter", "paper", 1.5, "private", None)
     ]
     models = list(dict.fromkeys(cell.model for cell, _ in usual))
-    made = [_claim(one, usual, [one.model] if one.model else models) for one in COMPARISONS]
+    made = [_claim(comparison, usual, [comparison.model] if comparison.model else models) for comparison in COMPARISONS]
     return [*made, _utility(usual, models), _bursts(found)]
 
 
-def _claim(one: Comparison, found: Found, models: Iterable[str]) -> Claim:
+def _claim(comparison: Comparison, found: Found, models: Iterable[str]) -> Claim:
     values = {
         model: value
         for model in models
-        if (value := compared(by_policy(found, model=model), one.ours, one.theirs, one.value)) is not None
+        if (value := compared(by_policy(found, model=model), comparison.ours, comparison.theirs, comparison.value)) is not None
     }
     if not values:
-        return unmeasured(one.where, one.says, COMMAND)
+        return unmeasured(comparison.where, comparison.says, COMMAND)
     said = ", ".join(f"{model} {value}" for model, value in values.items())
-    holds = any(value.mean + value.half >= one.least for value in values.values())
-    return judged(one.where, one.says, f"simulated: {said} {one.unit}", holds=holds, why=one.why)
+    holds = any(value.mean + value.half >= comparison.least for value in values.values())
+    return judged(comparison.where, comparison.says, f"simulated: {said} {comparison.unit}", holds=holds, why=comparison.why)
 
 
 def _utility(found: Found, models: Iterable[str]) -> Claim:

@@ -53,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     )
     parser.add_argument("--quick", action="store_true", help="a minute of each load, to see that it works")
     parser.add_argument("--output", type=Path, help="where infaas.md goes; docs unless it is said")
-    asked = parser.parse_args(arguments)
-    cache = CACHE.with_name("infaas-quick") if asked.quick else CACHE
-    folder: Path = asked.output or (cache if asked.quick else ROOT / "docs")
-    report = made(Setting(quick=asked.quick), Store(cache / "steps", lambda text: print(text, flush=True)))
+    options = parser.parse_args(arguments)
+    cache = CACHE.with_name("infaas-quick") if options.quick else CACHE
+    folder: Path = options.output or (cache if options.quick else ROOT / "docs")
+    report = made(Setting(quick=options.quick), Store(cache / "steps", lambda text: print(text, flush=True)))
     page = report.write(cache)
     document = published(report, folder)
     print(f"{report}\n{page}\n{document}", flush=True)
@@ -65,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 
 def made(setting: Setting, store: Store) -> Report:
     """The report; what is not kept is simulated."""
-    runs = [f"{one.name} {one.document['measured_at'][:10]}" for one in map(Measured, BENCHMARKS) if one.there]
+    runs = [
+        f"{measurement.name} {measurement.document['measured_at'][:10]}"
+        for measurement in map(Measured, BENCHMARKS)
+        if measurement.there
+    ]
     facts = {"Machine": machine(), "Python": interpreter(), "Benchmarks": ", ".join(runs), "Again": "make report-infaas"}
     if setting.quick:
         facts["Quick"] = "a minute of each load is drawn; no figure to cite"
@@ -86,10 +90,10 @@ def published_claims() -> list[Claim]:
 
 def published(report: Report, folder: Path) -> Path:
     """Write infaas.md with its pictures beside it; the path."""
-    beside = folder / FIGURES
-    beside.mkdir(parents=True, exist_ok=True)
-    for one in report.pictures:
-        (beside / f"{one.name}.svg").write_text(one.svg, encoding="utf-8")
+    figures_folder = folder / FIGURES
+    figures_folder.mkdir(parents=True, exist_ok=True)
+    for picture in report.pictures:
+        (figures_folder / f"{picture.name}.svg").write_text(picture.svg, encoding="utf-8")
     facts = "\n".join(f"- {name}: {value}" for name, value in report.facts.items())
     parts = [f"# {report.title}\n", *(f"{text}\n" for text in report.about), f"{facts}\n"]
     parts.append(f"{len(report.claims)} claims: {counted(report.claims)}.\n")
@@ -102,11 +106,11 @@ def published(report: Report, folder: Path) -> Path:
 def _text(section: Section) -> str:
     """A section as Markdown: its text, pictures, claims and short tables."""
     parts = [f"## {section.title}\n", *(f"{text}\n" for text in section.text)]
-    parts += [f"![{one.caption}]({FIGURES}/{one.name}.svg)\n\n{one.caption}\n" for one in section.pictures]
+    parts += [f"![{picture.caption}]({FIGURES}/{picture.name}.svg)\n\n{picture.caption}\n" for picture in section.pictures]
     parts.append(rows_of(section.claims))
-    for one in section.tables:
-        if len(one.rows) <= LONG or one.name == "table6-here":
-            parts.append(f"**{one.title}**{': ' + one.note if one.note else ''}\n\n{one.to_markdown()}")
+    for table in section.tables:
+        if len(table.rows) <= LONG or table.name == "table6-here":
+            parts.append(f"**{table.title}**{': ' + table.note if table.note else ''}\n\n{table.to_markdown()}")
     return "\n".join(parts)
 
 

@@ -71,7 +71,7 @@ def claims() -> tuple[Claim, ...]:
         "Section 1, accuracy": f"Accuracies are 56.6 to 82.5 %: {ACCURACY:g} ×.",
     }
     if not variants:
-        return tuple(unmeasured(where, one, COMMAND) for where, one in says.items())
+        return tuple(unmeasured(where, say, COMMAND) for where, say in says.items())
     of_count, of_loading, of_latency, of_accuracy = says.items()
     architectures = len({variant.architecture for variant in variants})
     quiet = measured_variants(disturbed=False) or variants
@@ -149,13 +149,18 @@ def _picture(variants: Sequence[Variant]) -> Picture:
 
     def draw(panels: list[Any]) -> None:
         for number, (engine, precision) in enumerate(kinds):
-            mine = [one for one in variants if (one.engine, one.precision) == (engine, precision)]
+            mine = [variant for variant in variants if (variant.engine, variant.precision) == (engine, precision)]
             colour = SERIES[number] if number < len(SERIES) else MUTED
-            single = [1e3 * one.latency_s[1] for one in mine]
+            single = [1e3 * run.latency_s[1] for run in mine]
             panels[0].plot(
-                single, [one.saturation_rps for one in mine], ".", markersize=3, color=colour, label=f"{engine} {precision}"
+                single,
+                [variant.saturation_rps for variant in mine],
+                ".",
+                markersize=3,
+                color=colour,
+                label=f"{engine} {precision}",
             )
-            panels[1].plot(single, [one.load_s for one in mine], ".", markersize=3, color=colour)
+            panels[1].plot(single, [variant.load_s for variant in mine], ".", markersize=3, color=colour)
         panels[0].set(xscale="log", yscale="log", xlabel="one sample (ms)", ylabel="samples/s at the largest batch")
         panels[1].set(xscale="log", yscale="log", xlabel="one sample (ms)", ylabel="time to load (s)")
         panels[0].legend()

@@ -81,12 +81,12 @@ def _of_table_3(found: Measured) -> list[Claim]:
         says = f"The cheapest is {plan}, {cost:g} $/s."
         key = f"table_3_{load_rps:.0f}_rps_{1e3 * latency_s:.0f}_ms"
         by = {name: found.figure(f"{key}_{name}") for name in ("exact", "greedy")}
-        if any(one is None for one in by.values()):
+        if any(value is None for value in by.values()):
             made.append(unmeasured(where, says, "python -m benchmarks.infaas resnet50"))
             continue
-        costs = {name: float(one["value"]) for name, one in by.items() if one is not None}
+        costs = {name: float(row["value"]) for name, row in by.items() if row is not None}
         said = f"calculated: {costs['exact']:g} $/s by the program, {costs['greedy']:g} $/s by the heuristic"
-        holds = all(math.isclose(one, cost) for one in costs.values())
+        holds = all(math.isclose(table_cost, cost) for table_cost in costs.values())
         made.append(judged(where, says, said, holds=holds, why="The solver found another plan."))
     return made
 
@@ -97,7 +97,7 @@ def _savings() -> list[Claim]:
     for row, name, factor in CHEAPER_THAN:
         load_rps, latency_s, _ = TABLE_3[row]
         plans = configured(table_2_variants(), load_rps, latency_s)
-        alone = {names[one]: cost for one, cost in plans.alone.items()}[name]
+        alone = {names[plan_name]: cost for plan_name, cost in plans.alone.items()}[name]
         made.append(
             judged(
                 f"Section 2.2, {load_rps:.0f} queries/s within {1e3 * latency_s:.0f} ms",
@@ -148,15 +148,22 @@ def _plans(name: str, title: str, variants: Sequence[Variant]) -> Table:
 
 def _text(plan: ScalingPlan) -> str:
     """Example: "2 × resnet50-neuron-inferentia1-2"."""
-    return ", ".join(f"{count} × {one}" for one, count in sorted(plan.instances.items()) if count) or "none"
+    return ", ".join(f"{count} × {instance}" for instance, count in sorted(plan.instances.items()) if count) or "none"
 
 
 def _table_2(variants: Sequence[Variant]) -> Table:
     """The variants of one sample and of the largest batch, as they were measured."""
     rows = [
-        (one.id, 1e3 * one.inference_s, one.saturation_rps, one.cost_per_s, 100.0 * one.accuracy, one.load_s)
-        for one in variants
-        if one.max_batch in (1, max(other.max_batch for other in variants))
+        (
+            variant.id,
+            1e3 * variant.inference_s,
+            variant.saturation_rps,
+            variant.cost_per_s,
+            100.0 * variant.accuracy,
+            variant.load_s,
+        )
+        for variant in variants
+        if variant.max_batch in (1, max(other.max_batch for other in variants))
     ]
     heads = ("variant", "batch takes (ms)", "samples/s", "cores", "accuracy on digits (%)", "load (s)")
     return table(

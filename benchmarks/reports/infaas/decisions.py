@@ -95,12 +95,16 @@ DECISIONS = (
 
 def section(_: object, __: Results) -> Section:
     """Table 7 and section 4.2."""
-    measured = [Measured(name) for name in dict.fromkeys(one.benchmark for one in DECISIONS)]
+    measured = [Measured(name) for name in dict.fromkeys(decision.benchmark for decision in DECISIONS)]
     text = (
         "Selections are timed one by one in the gateway's own process, with catalogs made up within the paper's ranges; the "
         "paper's ask a Redis on the controller's machine. Decisions on instances are for all architectures at once."
     )
-    tables = [one.table(f"table7-{one.name.replace('_', '-')}", f"{one.name}: all figures") for one in measured if one.there]
+    tables = [
+        measurement.table(f"table7-{measurement.name.replace('_', '-')}", f"{measurement.name}: all figures")
+        for measurement in measured
+        if measurement.there
+    ]
     return Section("table7", "Table 7 and section 4.2: the time to decide", (text,), (), tuple(tables), claims())
 
 
@@ -113,12 +117,12 @@ def claims() -> tuple[Claim, ...]:
         "not measured",
         "The timed queries are mixed: one in five names an architecture, one in ten a variant.",
     )
-    return (named, *(_claim(one, Measured(one.benchmark)) for one in DECISIONS))
+    return (named, *(_claim(decision, Measured(decision.benchmark)) for decision in DECISIONS))
 
 
-def _claim(one: Decision, measured: Measured) -> Claim:
-    figures = [measured.figure(key) for key in one.figures]
+def _claim(decision: Decision, measured: Measured) -> Claim:
+    figures = [measured.figure(key) for key in decision.figures]
     if any(figure is None for figure in figures):
-        return unmeasured(one.where, one.says, f"python -m benchmarks.{one.benchmark}")
-    holds, said = one.holds([float(figure["value"]) for figure in figures if figure is not None])
-    return judged(one.where, one.says, said, holds=holds, why=one.why)
+        return unmeasured(decision.where, decision.says, f"python -m benchmarks.{decision.benchmark}")
+    holds, said = decision.holds([float(figure["value"]) for figure in figures if figure is not None])
+    return judged(decision.where, decision.says, said, holds=holds, why=decision.why)

@@ -108,12 +108,12 @@ def production_claims() -> tuple[Claim, ...]:
     ceiling = "The baselines answer 89 to 91 % of the queries in time here: who answers all has 1.12 and 1.10 times as many."
     violations = "The baselines' variants had room for these seeds."
     made = [
-        _ratio(measured, f"{one:g} × {than} {LABELS[name]}.", key.format(name=name), one, why)
+        _ratio(measured, f"{ratio:g} × {than} {LABELS[name]}.", key.format(name=name), ratio, why)
         for than, key, why, least in (
             ("the throughput of", "infaas ÷ {name}, throughput", ceiling, (1.1, 1.3)),
             ("fewer violations than", "{name} ÷ infaas, violations", violations, (1.63, 2.54)),
         )
-        for name, one in zip(("clipper", "sm"), least, strict=True)
+        for name, ratio in zip(("clipper", "sm"), least, strict=True)
     ]
     says = "Violations are below 4 % on average."
     if (figure := measured.figure("simulated models: infaas, violations")) is None:
@@ -176,7 +176,7 @@ def sharing_claims() -> tuple[Claim, ...]:
         ("Figure 7, section 6.3", "INFaaS notices interference on a GPU and adds a worker; Clipper+ does not, and gets slower."),
         ("Section 6.3", "Sharing GPUs saves 10 % of the cost beside Clipper+."),
     )
-    return tuple(Claim(where, one, "not measured", "not measured", NO_GPU) for where, one in says)
+    return tuple(Claim(where, say, "not measured", "not measured", NO_GPU) for where, say in says)
 
 
 Holds = Callable[[Measured, str], tuple[bool, str, str]]
@@ -263,7 +263,7 @@ def _boxes(found: Mapping[str, Series]) -> Picture:
     rates = [windows(found[name]["in_time"], length_s) for name in names]
     asked = [windows(found[name]["asked"], length_s) for name in names]
     late = [
-        [1.0 - one / max(of, 1e-9) for one, of in zip(mine, all_of, strict=True)]
+        [1.0 - value / max(of, 1e-9) for value, of in zip(mine, all_of, strict=True)]
         for mine, all_of in zip(rates, asked, strict=True)
     ]
 

@@ -43,8 +43,13 @@ def list_applications(*, target: Target, namespace: str, as_json: bool) -> None:
         print_json(found)
         return
     rows = [
-        (one["name"], one["endpoint"] or _NONE, ", ".join(one["models"]) or _NONE, f"{one['active_variants']}/{one['variants']}")
-        for one in found
+        (
+            application["name"],
+            application["endpoint"] or _NONE,
+            ", ".join(application["models"]) or _NONE,
+            f"{application['active_variants']}/{application['variants']}",
+        )
+        for application in found
     ]
     print_table(("APPLICATION", "ENDPOINT", "MODELS", "ACTIVE VARIANTS"), rows)
 

@@ -237,8 +237,8 @@ def print_instances(found: Mapping[str, Any]) -> None:
     if found.get("problem"):
         click.echo(f"Problem: {found['problem']['message']}")
     if in_force := found.get("scaling_in_force"):
-        asked = found.get("scaling")
-        instead = f" (in place of {asked})" if in_force["policy"] != asked else ""
+        scaling = found.get("scaling")
+        instead = f" (in place of {scaling})" if in_force["policy"] != scaling else ""
         failed = f"; {in_force['error']}" if in_force["error"] and in_force["error"] not in in_force["reason"] else ""
         click.echo(f"Scaling policy: {in_force['policy']}{instead}: {in_force['reason']}{failed}")
     if found.get("engine"):

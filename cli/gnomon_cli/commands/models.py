@@ -117,7 +117,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     if as_json:
         print_json(documents)
         return
-    rows = [(one.name, one.version, one.signature.kind or "tensors", f"{one.size_mb():.1f}") for one in found]
+    rows = [(model.name, model.version, model.signature.kind or "tensors", f"{model.size_mb():.1f}") for model in found]
     print_table(("MODEL", "VERSION", "KIND", "MB"), rows)
 
 
@@ -707,6 +707,6 @@ def figures(*, files: tuple[Path, ...], output: Path, cores: int, tables_only: b
     if not tables_only:
         written += draw(profiles, output, cores)
     found = [(short_name(profile), correlation(profile, cores)) for profile in profiles]
-    rows = [(name, one.blocks, f"{one.pearson:.2f}", f"{one.spearman:.2f}") for name, one in found]
+    rows = [(name, figure.blocks, f"{figure.pearson:.2f}", f"{figure.spearman:.2f}") for name, figure in found]
     print_table(("MODEL", "BLOCKS", "PEARSON", "SPEARMAN"), rows)
     click.echo(f"\n{len(written)} files in {output}")

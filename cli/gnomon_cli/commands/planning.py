@@ -159,10 +159,10 @@ def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
 
     on_lambda = _on_lambda(inputs)
     sizes = _sizes(inputs, on_lambda=on_lambda)
-    most, asked = max((len(size.service_s) for size in sizes), default=0), inputs["max_batch"]
+    most, max_batch = max((len(size.service_s) for size in sizes), default=0), inputs["max_batch"]
     given = click.get_current_context().get_parameter_source("max_batch") is ParameterSource.COMMANDLINE
-    if given and most < asked:
-        note(f"Batches of up to {most} are planned, not {asked}: longer ones have no known service time.")
+    if given and most < max_batch:
+        note(f"Batches of up to {most} are planned, not {max_batch}: longer ones have no known service time.")
     space = Space(sizes, tuple(range(1, most + 1)), timeouts_of(inputs["timeouts_ms"]))
     return Landscape(process, space, _billing(inputs, on_lambda=on_lambda), percentile)
 
@@ -244,13 +244,13 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
             return fitting
         return tuple(
             Size(
-                _name(float(one["memory_mb"]), one.get("cores")),
-                float(one["memory_mb"]),
-                float(one.get("cores", float(one["memory_mb"]) / MB_PER_CORE)),
-                tuple(value / MS_PER_S for value in _numbers(one["service_ms"]))[:max_batch],
-                reduced_ratios(_numbers(one.get("ratios", [1.0]))),
+                _name(float(row["memory_mb"]), row.get("cores")),
+                float(row["memory_mb"]),
+                float(row.get("cores", float(row["memory_mb"]) / MB_PER_CORE)),
+                tuple(value / MS_PER_S for value in _numbers(row["service_ms"]))[:max_batch],
+                reduced_ratios(_numbers(row.get("ratios", [1.0]))),
             )
-            for one in document["sizes"]
+            for row in document["sizes"]
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise WrongCommand(f"{file}: {type(error).__name__}: {error}.", FORMS) from None
@@ -315,7 +315,7 @@ def timeouts_of(text: str) -> tuple[float, ...]:
         raise WrongCommand(f"{text!r} names no timeouts.", "Write 10:500:10 or 5,10,20, in milliseconds.") from None
     if not 0 < len(found) <= MOST_TIMEOUTS:
         raise WrongCommand(f"{text!r} names no timeouts, or more than {MOST_TIMEOUTS}.")
-    return tuple(one / MS_PER_S for one in found)
+    return tuple(timeout_ms / MS_PER_S for timeout_ms in found)
 
 
 def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
@@ -344,9 +344,9 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
     between = {begin + step * number for number in range(int((last - begin) // step) + 1)}
     ratios = ratios_of_runs(runs)
     found = []
-    for one in sorted(between | {point.size for point in points}):
-        cores, memory_mb = (one, one * MB_PER_CORE) if by_cores else (one / MB_PER_CORE, one)
-        times = tuple(model.seconds(one, max(batch, least)) for batch in range(1, min(max_batch, most) + 1))
+    for size in sorted(between | {point.size for point in points}):
+        cores, memory_mb = (size, size * MB_PER_CORE) if by_cores else (size / MB_PER_CORE, size)
+        times = tuple(model.seconds(size, max(batch, least)) for batch in range(1, min(max_batch, most) + 1))
         found.append(Size(_name(memory_mb, cores if by_cores else None), memory_mb, cores, times, ratios))
     return tuple(found)
 
@@ -544,7 +544,7 @@ def _service(service_ms: tuple[float, ...], ratios: tuple[float, ...], batch: in
             f"--service-ms has {len(service_ms)} times, --batch is {batch}.", "Give one for each batch size, or one for all."
         )
     every = service_ms * batch if len(service_ms) == 1 else service_ms
-    return ServiceTimes(tuple(tuple(one / MS_PER_S * ratio for ratio in ratios) for one in every))
+    return ServiceTimes(tuple(tuple(median_ms / MS_PER_S * ratio for ratio in ratios) for median_ms in every))
 
 
 def _latency(process: Map, batch: int, timeout_ms: float, service: ServiceTimes, method: str) -> Latency:

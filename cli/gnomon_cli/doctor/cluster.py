@@ -40,7 +40,7 @@ class Cluster:
                 return None
             raise
 
-    def one(self, resource: Resource, namespace: str | None, name: str) -> Document | None:
+    def find(self, resource: Resource, namespace: str | None, name: str) -> Document | None:
         """The named object; None if it does not exist.
 
         Raises:
@@ -78,7 +78,7 @@ def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Le
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = cluster.one(DEPLOYMENTS, namespace, name)
+    found = cluster.find(DEPLOYMENTS, namespace, name)
     if found is None:
         return Level.FAIL, f"There is no Deployment {name} in {namespace}.", install
     desired, serving = int(found["spec"].get("replicas", 1)), int((found.get("status") or {}).get("readyReplicas", 0))
@@ -347,14 +347,14 @@ def selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> 
     return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
 
 
-def _port_matches(one: Mapping[str, Any], target: PodPort) -> bool:
+def _port_matches(port: Mapping[str, Any], target: PodPort) -> bool:
     """True if an entry of a rule's ports includes this port. An entry without a port includes all ports."""
-    if (one.get("protocol") or "TCP") != "TCP":
+    if (port.get("protocol") or "TCP") != "TCP":
         return False
-    first: int | str | None = one.get("port")
+    first: int | str | None = port.get("port")
     if isinstance(first, str):
         return target.named.get(first) == target.port
-    return first is None or first <= target.port <= int(one.get("endPort") or first)
+    return first is None or first <= target.port <= int(port.get("endPort") or first)
 
 
 DAEMON_SETS = Resource("apps/v1", "daemonsets", "DaemonSet")

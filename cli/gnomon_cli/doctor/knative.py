@@ -158,9 +158,9 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
 
     """
     install = f"{INSTALL}/gateway"
-    if cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
+    if cluster.find(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
         return Level.WARN, f"There is no Deployment {BUFFER}: nothing batches.", install
-    if cluster.one(DEPLOYMENTS, NAMESPACE, SCALER) is None:
+    if cluster.find(DEPLOYMENTS, NAMESPACE, SCALER) is None:
         message = f"There is no Deployment {SCALER}, and nobody else leads to the gateway: nothing batches."
         return Level.WARN, message, f"{INSTALL}/autoscaler"
     return ready(cluster, NAMESPACE, BUFFER, install)
@@ -242,7 +242,11 @@ def domain(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    named = sorted(one for one in settings(cluster, "config-domain") if not one.startswith("_") and one != INSIDE)
+    named = sorted(
+        domain_name
+        for domain_name in settings(cluster, "config-domain")
+        if not domain_name.startswith("_") and domain_name != INSIDE
+    )
     if named:
         return Level.OK, f"Services have names under {', '.join(named)}.", ""
     patch = '{"data":{"knative.example.com":""}}'
@@ -257,7 +261,7 @@ def settings(cluster: Cluster, name: str) -> dict[str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = cluster.one(CONFIG_MAPS, NAMESPACE, name) or {}
+    found = cluster.find(CONFIG_MAPS, NAMESPACE, name) or {}
     return dict(found.get("data") or {})
 
 
@@ -280,7 +284,7 @@ def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    gateway = cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER)
+    gateway = cluster.find(DEPLOYMENTS, NAMESPACE, BUFFER)
     if gateway is None:
         return Level.OK, "There is no gateway that Services could lead to.", ""
     port = int(option(gateway, "--port") or DEFAULT_PORT)
@@ -312,7 +316,7 @@ def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    gateway, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
+    gateway, scaler = (cluster.find(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
     if gateway is None:
         return Level.OK, "There is no gateway that policies could block.", ""
     rules = ingress_rules(cluster.items(NETWORK_POLICIES.path(NAMESPACE)), pod_labels(gateway))
@@ -364,7 +368,7 @@ def _closed(cluster: Cluster, gateway_namespace: str, gateway: Document) -> list
 
 def _labels(cluster: Cluster, namespace: str) -> dict[str, str]:
     """The labels of a namespace."""
-    found = cluster.one(NAMESPACES, None, namespace) or {}
+    found = cluster.find(NAMESPACES, None, namespace) or {}
     return {NAMESPACE_LABEL: namespace, **((found.get("metadata") or {}).get("labels") or {})}
 
 
@@ -392,7 +396,7 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
             continue
         count += 1
         if key[0] not in secrets:
-            secrets[key[0]] = cluster.one(SECRETS, key[0], BATCH_SECRET)
+            secrets[key[0]] = cluster.find(SECRETS, key[0], BATCH_SECRET)
         lack = _not_buffered(document) or _misread(document) or _without_token(cluster, document, secrets[key[0]])
         if lack is not None:
             found[key] = lack

@@ -72,11 +72,11 @@ def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, st
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = {name: cluster.one(NAMESPACES, None, name) for name in names}
+    found = {name: cluster.find(NAMESPACES, None, name) for name in names}
     missing = [name for name, namespace in found.items() if namespace is None]
     if missing:
         return Level.FAIL, f"There is no namespace {' and no '.join(missing)}.", installed_by(names[0])
-    loose = [name for name, one in found.items() if not is_restricted(one or {})]
+    loose = [name for name, labels in found.items() if not is_restricted(labels or {})]
     if loose:
         return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", restrict(loose)
     return Level.OK, f"{' and '.join(names)} are there, and hold pods to Pod Security's restricted.", ""
@@ -99,7 +99,7 @@ def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[
     if marked and not wide:
         hint = f"Use deploy/openfaas/cluster-wide, or kubectl annotate namespace NAME {NAMESPACE_ANNOTATION}-"
         return Level.WARN, f"Marked for functions, and not looked after: {', '.join(sorted(marked))}.", hint
-    loose = sorted(name for name, one in marked.items() if not is_restricted(one))
+    loose = sorted(name for name, labels in marked.items() if not is_restricted(labels))
     if loose:
         return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", restrict(loose)
     if cluster.items(NETWORK_POLICIES.path(functions)):
@@ -146,7 +146,7 @@ def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = cluster.one(SECRETS, system, LOGIN)
+    found = cluster.find(SECRETS, system, LOGIN)
     make = (
         f"kubectl -n {system} create secret generic {LOGIN} --from-literal=basic-auth-user=… --from-literal=basic-auth-password=…"
     )
@@ -165,7 +165,7 @@ def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = cluster.one(SECRETS, system, PEERS)
+    found = cluster.find(SECRETS, system, PEERS)
     if found is not None and "secret" in (found.get("data") or {}):
         return Level.OK, f"Secret {PEERS} is there: replicas share the functions.", ""
     make = f'kubectl -n {system} create secret generic {PEERS} --from-literal=secret="$(openssl rand -hex 24)"'
@@ -179,7 +179,7 @@ def cluster_wide(cluster: Cluster, system: str) -> bool:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    given = arguments(cluster.one(DEPLOYMENTS, system, GATEWAY))
+    given = arguments(cluster.find(DEPLOYMENTS, system, GATEWAY))
     named = {word.partition("=")[2] for word in given if word.startswith("--namespace=")}
     return "--cluster-wide" in given or bool(named - {DEFAULT_NAMESPACE})
 
@@ -206,9 +206,9 @@ def find_conflicting_autoscalers(cluster: Cluster, namespace: str) -> tuple[Leve
     query = {"labelSelector": f"{MANAGED_LABEL}={MANAGED}"}
     ours = {item["metadata"]["name"] for item in cluster.items(DEPLOYMENTS.path(namespace), query)}
     others = [
-        one
+        autoscaler
         for resource in (AUTOSCALERS, SCALED_OBJECTS)
-        for one in targeting(resource, cluster.items(resource.path(namespace)), ours)
+        for autoscaler in targeting(resource, cluster.items(resource.path(namespace)), ours)
     ]
     if not others:
         return Level.OK, f"No other autoscaler targets the {len(ours)} functions in {namespace}.", ""

@@ -51,7 +51,7 @@ def daemons(cluster: Cluster) -> Document | None:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    return cluster.one(DAEMON_SETS, NODES_NAMESPACE, DAEMONS)
+    return cluster.find(DAEMON_SETS, NODES_NAMESPACE, DAEMONS)
 
 
 def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
@@ -61,7 +61,7 @@ def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = cluster.one(DRIVERS, None, CSI_DRIVER)
+    found = cluster.find(DRIVERS, None, CSI_DRIVER)
     if found is None:
         return Level.WARN, f"There is no CSIDriver {CSI_DRIVER}: Bodies run without Shadows.", install
     spec, labels = found.get("spec") or {}, found["metadata"].get("labels") or {}
@@ -88,7 +88,7 @@ def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
     found = daemons(cluster)
     if found is None:
         return Level.WARN, f"There is no DaemonSet {DAEMONS} in {NODES_NAMESPACE}: Bodies run without Shadows.", install
-    if cluster.one(SECRETS, NODES_NAMESPACE, TOKEN) is None:
+    if cluster.find(SECRETS, NODES_NAMESPACE, TOKEN) is None:
         make = f"kubectl -n {NODES_NAMESPACE} create secret generic {TOKEN} --from-literal=token=…"
         return Level.FAIL, f"There is no Secret {TOKEN} in {NODES_NAMESPACE}: its pods wait.", make
     status = found.get("status") or {}
@@ -152,7 +152,7 @@ def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordina
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    given = arguments(cluster.one(DEPLOYMENTS, client.namespace, client.deployment))
+    given = arguments(cluster.find(DEPLOYMENTS, client.namespace, client.deployment))
     return any(word.partition("=")[0] == option for word in given)
 
 
@@ -201,7 +201,7 @@ def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, st
     rules = ingress_rules(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), pod_labels(nodes))
     if rules is None or not has_option(cluster, client):
         return Level.OK, "No NetworkPolicy is in the way of Shadows.", ""
-    labels, named = pod_labels(cluster.one(DEPLOYMENTS, client.namespace, client.deployment)), named_ports(nodes)
+    labels, named = pod_labels(cluster.find(DEPLOYMENTS, client.namespace, client.deployment)), named_ports(nodes)
     shut = []
     if denied(rules, PodPort(NODE_PORT, named), ClientPod({NAMESPACE_LABEL: client.namespace}, labels)):
         shut.append(f"{client.deployment} to port {NODE_PORT}")
@@ -223,5 +223,5 @@ def secret(cluster: Cluster, namespace: str) -> bytes | None:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    held = ((cluster.one(SECRETS, namespace, TOKEN) or {}).get("data") or {}).get("token")
+    held = ((cluster.find(SECRETS, namespace, TOKEN) or {}).get("data") or {}).get("token")
     return None if held is None else base64.b64decode(held).strip()

@@ -226,7 +226,7 @@ def metrics_page(state: Mapping[str, Any]) -> str:
             _gauge(
                 "gnomon_node_shadows",
                 "Shadows of this node's pool by state.",
-                {f'{{state="{one}"}}': states[one] for one in State},
+                {f'{{state="{state}"}}': states[state] for state in State},
             ),
         )
     )

@@ -186,7 +186,7 @@ class NodeShadows:
         """The Shadow whose Body sends this token."""
         ready_shadows = [shadow for shadow in self._shadows.values() if shadow.token and shadow.state is State.READY]
         shown = token.encode("utf-8", "surrogateescape")
-        return next((one for one in ready_shadows if hmac.compare_digest(one.token.encode(), shown)), None)
+        return next((shadow for shadow in ready_shadows if hmac.compare_digest(shadow.token.encode(), shown)), None)
 
     def body_connected(self, shadow: NodeShadow, connection: int) -> None:
         """Hand a copy of the Body's connection to the pool, for the Shadow."""

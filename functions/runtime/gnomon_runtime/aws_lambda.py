@@ -105,7 +105,7 @@ def start(environment: Mapping[str, str]) -> Sandbox:
     """
     launch = launch_from(environment)
     stored: Mapping[str, Mapping[str, str]] = launch.options.get("s3", {})
-    fetched = {name: str(_fetch(name, place)) for name, place in stored.items()}
+    fetched = {name: str(_fetch(name, location)) for name, location in stored.items()}
     root = environment.get("LAMBDA_TASK_ROOT", "")
     folder = {"folder": str(Path(root, launch.options["folder"]))} if "folder" in launch.options else {}
     return Sandbox(load_function(replace(launch, options={**launch.options, **fetched, **folder})))
@@ -116,22 +116,22 @@ def handler(event: object, context: Any) -> dict[str, Any]:
     return _sandbox().answer(event, context.get_remaining_time_in_millis() / 1000)
 
 
-def _fetch(name: str, place: Mapping[str, str]) -> Path:
+def _fetch(name: str, location: Mapping[str, str]) -> Path:
     """An object of S3 as a file, whole and verified. The name's ending is kept: readers go by it."""
     folder = Path(tempfile.gettempdir(), "gnomon")
-    file = folder / f"{place['sha256']}-{name}"
+    file = folder / f"{location['sha256']}-{name}"
     if file.is_file():
         return file
     folder.mkdir(parents=True, exist_ok=True)
     incoming = file.with_suffix(".incoming")
     client = importlib.import_module("boto3").client("s3")
-    client.download_file(place["bucket"], place["key"], str(incoming))
+    client.download_file(location["bucket"], location["key"], str(incoming))
     with incoming.open("rb") as read:
-        found = hashlib.file_digest(read, "sha256").hexdigest()
-    if found != place["sha256"]:
+        digest = hashlib.file_digest(read, "sha256").hexdigest()
+    if digest != location["sha256"]:
         incoming.unlink()
         raise GnomonError(
-            500, "model_corrupt", f"s3://{place['bucket']}/{place['key']} does not have the SHA-256 {place['sha256']}."
+            500, "model_corrupt", f"s3://{location['bucket']}/{location['key']} does not have the SHA-256 {location['sha256']}."
         )
     incoming.replace(file)
     return file

@@ -140,15 +140,15 @@ class ModelApplication:
 
     def _head(self, head: bytes) -> bytes:
         """A result's head, with its Shadows and the timings of the batch's hand-overs where it has any."""
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self._timings:
-            said["pair"] = [timing.to_json() for timing in self._timings]
+            fields["pair"] = [timing.to_json() for timing in self._timings]
         if shadows := self._pairing.shadows:
-            said[SHADOWS] = [{"shadow": name, **pair_to_json(pair)} for name, pair in shadows.items()]
-        if not said:
+            fields[SHADOWS] = [{"shadow": name, **pair_to_json(pair)} for name, pair in shadows.items()]
+        if not fields:
             return head
         document = json.loads(head) if head else {}
-        return json.dumps(document | said).encode()
+        return json.dumps(document | fields).encode()
 
     def _read_picture(self, member: Member) -> Tensor:
         if self._preprocess is None:
@@ -203,16 +203,16 @@ def _sort(members: Sequence[Member], read: Callable[[Member], Any]) -> tuple[lis
     """Read all members. Returns the answers so far, the indices of valid members, and the values read from them."""
     answers: list[Member] = []
     good: list[int] = []
-    found: list[Any] = []
+    ordered: list[Any] = []
     for index, member in enumerate(members):
         try:
-            found.append(read(member))
+            ordered.append(read(member))
         except Exception as error:  # noqa: BLE001 - whatever a library says of a hostile file is that member's answer
             answers.append(error_member(_reason(error)))
         else:
             good.append(index)
             answers.append(Member(500, 1, JSON, b""))
-    return answers, good, found
+    return answers, good, ordered
 
 
 def _reason(error: BaseException) -> GnomonError:
@@ -228,10 +228,10 @@ def _reason(error: BaseException) -> GnomonError:
 
 
 def _check_hash(program: Path, expected: str | None) -> str:
-    found = hashlib.sha256(program.read_bytes()).hexdigest()
-    if expected is not None and found != expected:
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    if expected is not None and digest != expected:
         raise invalid_program("The program's file does not have the SHA-256 that its entry states.", "Put the model again.")
-    return found
+    return digest
 
 
 def check_member(member: Member, specs: Sequence[TensorSpec]) -> None:

@@ -83,7 +83,7 @@ class HandlerApplication:
         handle, handle_batch = getattr(module, "handle", None), getattr(module, "handle_batch", None)
         if handle is None and handle_batch is None:
             raise ImportError("handler.py defines neither handle(event, context) nor handle_batch(events, context)")
-        asynchronous = any(_is_async(one) for one in (handle, handle_batch))
+        asynchronous = any(_is_async(function) for function in (handle, handle_batch))
         loop = _EventLoop() if asynchronous else None
         self._handle = _of_two_arguments(_synchronous(handle, loop), launch, handle) if handle is not None else None
         self._handle_batch: Callable[[list[Event], Context], Any] | None = None

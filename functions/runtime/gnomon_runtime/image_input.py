@@ -104,8 +104,8 @@ def _too_many() -> GnomonError:
 
 
 def _square(image: Image.Image, preprocess: Preprocess) -> Image.Image:
-    wanted = round(_DRAFT_MARGIN * preprocess.size / preprocess.crop_fraction)
-    image.draft("RGB", (wanted, wanted))
+    draft_side = round(_DRAFT_MARGIN * preprocess.size / preprocess.crop_fraction)
+    image.draft("RGB", (draft_side, draft_side))
     image = ImageOps.exif_transpose(image).convert("RGB")
     side = max(1, int(preprocess.crop_fraction * min(image.size)))
     left, top = (image.width - side + 1) // 2, (image.height - side + 1) // 2

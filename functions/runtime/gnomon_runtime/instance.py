@@ -77,12 +77,12 @@ class FrameSocket:
         parts = encode_parts(frame)
         if len(parts) > MAX_PARTS:
             parts = [b"".join(parts)]
-        left = sum(len(part) for part in parts)
+        unsent_bytes = sum(len(part) for part in parts)
         try:
-            while left:
+            while unsent_bytes:
                 sent = self._socket.sendmsg(parts)
-                left -= sent
-                if left:
+                unsent_bytes -= sent
+                if unsent_bytes:
                     parts = _after(parts, sent)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosedError from error
@@ -115,15 +115,15 @@ class FrameSocket:
 
     def _begin(self) -> None:
         """Move unread bytes to the front of a buffer to which no view exists."""
-        rest = bytes(memoryview(self._buffer)[self._start : self._end])
+        unread = bytes(memoryview(self._buffer)[self._start : self._end])
         try:
             # A bytearray with an exported view cannot be resized: this detects a view that the function has kept.
             self._buffer.append(0)
             self._buffer.pop()
         except BufferError:
             self._buffer = bytearray(len(self._buffer))
-        self._start, self._end = 0, len(rest)
-        self._buffer[: self._end] = rest
+        self._start, self._end = 0, len(unread)
+        self._buffer[: self._end] = unread
 
     def _fill(self, length: int) -> None:
         if length > len(self._buffer):

@@ -45,11 +45,11 @@ def plan(needed: Mapping[str, bool], covered: Mapping[str, bool]) -> list[Step]:
     Both map resolved paths to whether they may be written. Nothing is bound that no cover takes away and that may only be read,
     and nothing covered that cannot be seen anyway.
     """
-    wanted = {path: Step(path, bind=False, writable=writable) for path, writable in covered.items()}
-    wanted.update({path: Step(path, bind=True, writable=writable) for path, writable in needed.items()})
+    steps = {path: Step(path, bind=False, writable=writable) for path, writable in covered.items()}
+    steps.update({path: Step(path, bind=True, writable=writable) for path, writable in needed.items()})
     chosen: dict[str, Step] = {}
-    for path in sorted(wanted, key=lambda text: PurePosixPath(text).parts):
-        step = wanted[path]
+    for path in sorted(steps, key=lambda text: PurePosixPath(text).parts):
+        step = steps[path]
         above = next((chosen[str(parent)] for parent in PurePosixPath(path).parents if str(parent) in chosen), None)
         if step.bind:
             useful = step.writable if above is None else not above.bind or above.writable != step.writable
@@ -64,9 +64,9 @@ def closed_ancestors(paths: Iterable[str], uid: int, status: Callable[[str], os.
     """The directories above these paths that this user, in the group of the same number, cannot pass through."""
     closed: set[str] = set()
     for parent in {str(parent) for path in paths for parent in PurePosixPath(path).parents}:
-        found = status(parent)
-        bit = stat.S_IXUSR if found.st_uid == uid else stat.S_IXGRP if found.st_gid == uid else stat.S_IXOTH
-        if not found.st_mode & bit:
+        parent_status = status(parent)
+        bit = stat.S_IXUSR if parent_status.st_uid == uid else stat.S_IXGRP if parent_status.st_gid == uid else stat.S_IXOTH
+        if not parent_status.st_mode & bit:
             closed.add(parent)
     return closed
 
@@ -133,8 +133,8 @@ def _bind(step: Step, source: int, *, directory: bool) -> None:
 def _remount(path: str, flags: int) -> None:
     # mount(2) ignores other flags when it binds, so MS_RDONLY takes this second call. Flags that the mount had before the user
     # namespace are locked: a remount that leaves them out fails with EPERM.
-    kept = os.statvfs(path).f_flag & linux.MOUNT_FLAGS_TO_KEEP
-    linux.mount("none", path, flags=linux.MS_REMOUNT | linux.MS_BIND | kept | flags)
+    flags_to_keep = os.statvfs(path).f_flag & linux.MOUNT_FLAGS_TO_KEEP
+    linux.mount("none", path, flags=linux.MS_REMOUNT | linux.MS_BIND | flags_to_keep | flags)
 
 
 def _provide_directory(path: str) -> None:

@@ -120,36 +120,36 @@ def _problem(found: FunctionDetail) -> dict[str, Any] | None:
     return {"code": problem.code, "message": problem.message, "hint": problem.hint, "final": found.cannot_start}
 
 
-def _instance(one: Instance) -> dict[str, Any]:
+def _instance(instance: Instance) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "state": one.state.value,
-        "version": one.version,
-        "node": one.node,
-        "cores": one.cores,
-        "memory_bytes": one.memory_bytes,
+        "id": instance.id,
+        "state": instance.state.value,
+        "version": instance.version,
+        "node": instance.node,
+        "cores": instance.cores,
+        "memory_bytes": instance.memory_bytes,
     }
 
 
-def _body(one: Instance, found: FunctionDetail) -> dict[str, Any]:
+def _body(body: Instance, found: FunctionDetail) -> dict[str, Any]:
     """A Body as JSON. `shadows` are all its Shadows, `shadow` the first of them; `idle_cores` only if it borrows the others."""
-    document = _instance(one) | {
-        "busy": one.busy,
-        "in_flight": one.in_flight,
-        "max_batch": found.largest.get(one.id),
-        "shadow": one.partner,
-        "shadows": list(one.shadows),
+    document = _instance(body) | {
+        "busy": body.busy,
+        "in_flight": body.in_flight,
+        "max_batch": found.largest.get(body.id),
+        "shadow": body.partner,
+        "shadows": list(body.shadows),
     }
-    return document if one.idle_cores is None else document | {"idle_cores": one.idle_cores}
+    return document if body.idle_cores is None else document | {"idle_cores": body.idle_cores}
 
 
-def _shadow(one: Instance, profile: ModelProfile | None) -> dict[str, Any]:
+def _shadow(shadow: Instance, profile: ModelProfile | None) -> dict[str, Any]:
     """A Shadow as JSON. Of a batch of b samples it gets `split[b - 1]`; `parameter_share` is its share of the model."""
-    blocks = one.pair.blocks if one.pair is not None else ()
-    document = _instance(one) | {
-        "body": one.partner,
+    blocks = shadow.pair.blocks if shadow.pair is not None else ()
+    document = _instance(shadow) | {
+        "body": shadow.partner,
         "blocks": list(blocks),
-        "split": list(one.pair.split) if one.pair is not None else [],
+        "split": list(shadow.pair.split) if shadow.pair is not None else [],
     }
     if profile is not None and blocks and blocks[-1] < len(profile.layers.blocks):
         layers = profile.layers

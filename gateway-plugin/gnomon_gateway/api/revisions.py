@@ -104,7 +104,7 @@ class _Held:
 
 def header(exchange: Exchange, name: bytes) -> bytes:
     """The value of a header; empty where there is none."""
-    return next((value for one, value in exchange.headers if one == name), b"")
+    return next((value for key, value in exchange.headers if key == name), b"")
 
 
 def _answer_probe(exchange: Exchange, probe: bytes) -> None:

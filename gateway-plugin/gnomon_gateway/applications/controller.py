@@ -270,7 +270,7 @@ def bounded(
     found = {name: min(count, scale.max) for name, count in wanted.items() if count > 0}
     missing = scale.min - sum(found.values()) if _SCALE_MIN in endpoint.spec.labels else 0
     if missing > 0:
-        cheapest = min(observation.members, key=lambda one: (one.variant.cost_per_s, one.variant.inference_s)).variant.id
+        cheapest = min(observation.members, key=lambda member: (member.variant.cost_per_s, member.variant.inference_s)).variant.id
         found[cheapest] = min(scale.max, found.get(cheapest, 0) + missing)
     return found
 
@@ -333,7 +333,7 @@ def merge(demands: Iterable[Demand], variants: Sequence[Variant]) -> list[Demand
         if demand is None:
             continue
         accepting, at_floor = (
-            tuple(variant.id for variant in variants if one.accepts(variant)) for one in (demand, demand.at_floor)
+            tuple(variant.id for variant in variants if accepted.accepts(variant)) for accepted in (demand, demand.at_floor)
         )
         other = by_variants.get((accepting, at_floor))
         total_rps = demand.load_rps + (other.load_rps if other is not None else 0.0)

@@ -97,7 +97,7 @@ def _of_both(found: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str
     for name, text in texts.items():
         read = _READERS[name](name, text)
         if read != values.setdefault(name, read):
-            value = next(one for other, _, one in parameters if other == name)
+            value = next(value for key, _, value in parameters if key == name)
             said = f"{name} is {_shown(value)} and its header says {_shown(text)}."
             raise bad_request("contradicting_constraint", said, "Send one of them.")
     return _of(values)

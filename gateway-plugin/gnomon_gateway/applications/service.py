@@ -642,7 +642,7 @@ class Applications:
                     endpoint.problems.pop(registered.model, None)
                 except GnomonError as error:
                     self._report(endpoint, registered.model, str(error))
-                    wanted |= {name for name, one in endpoint.members.items() if one.candidate.model == registered.model}
+                    wanted |= {name for name, member in endpoint.members.items() if member.candidate.model == registered.model}
             for name in endpoint.members.keys() - wanted:
                 member = endpoint.members.pop(name)
                 endpoint.problems.pop(name, None)
@@ -796,9 +796,13 @@ def _refuse_policy(spec: FunctionSpec) -> None:
         )
 
 
-def _one_task(one: ModelSignature, other: ModelSignature) -> bool:
+def _one_task(first: ModelSignature, second: ModelSignature) -> bool:
     """Return whether the same requests can be answered by both: equal tensors, or images that each decodes for itself."""
-    return (one.inputs, one.outputs, one.kind) == (other.inputs, other.outputs, other.kind) or one.kind == other.kind != ""
+    return (first.inputs, first.outputs, first.kind) == (
+        second.inputs,
+        second.outputs,
+        second.kind,
+    ) or first.kind == second.kind != ""
 
 
 def _common(members: Sequence[Member]) -> ModelSignature | None:

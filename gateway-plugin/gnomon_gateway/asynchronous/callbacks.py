@@ -45,9 +45,9 @@ _log = logging.getLogger(__name__)
 class Callbacks:
     """The delivery of answers to the allowed hosts."""
 
-    def __init__(self, hosts: CallbackHosts, chance: Random, resolve: Resolve | None = None) -> None:
+    def __init__(self, hosts: CallbackHosts, rng: Random, resolve: Resolve | None = None) -> None:
         self._hosts = hosts
-        self._chance = chance
+        self._rng = rng
         self._resolve = resolve or _system_resolve
         self.delivered = 0
         self.failed = 0
@@ -81,7 +81,7 @@ class Callbacks:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem, again = f"{type(error).__name__}: {error}", True
         if again and call.tried + 1 < MAX_TRIES:
-            return min(MAX_WAIT_S, MIN_WAIT_S * 2.0**call.tried) * self._chance.uniform(0.5, 1.0)
+            return min(MAX_WAIT_S, MIN_WAIT_S * 2.0**call.tried) * self._rng.uniform(0.5, 1.0)
         self.failed += 1
         _log.warning("callback of call %s of %s abandoned: %s", call.call_id, call.function, problem)
         return None

@@ -64,7 +64,6 @@ class AsyncCounters:
     accepted: int = 0
     refused: int = 0
     retried: int = 0
-    completed: int = 0
 
 
 class AsyncQueue:
@@ -78,7 +77,7 @@ class AsyncQueue:
         retry_rule: Callable[[FunctionKey], RetryRule],
         *,
         clock: Clock,
-        chance: Random,
+        rng: Random,
         limits: AsyncLimits | None = None,
     ) -> None:
         self.limits = limits or AsyncLimits()
@@ -88,7 +87,7 @@ class AsyncQueue:
         self._callbacks = callbacks
         self._retry_rule = retry_rule
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._lanes = Lanes(self.limits.function_width)
         self._callback_lanes = Lanes(self.limits.callback_width)
 
@@ -162,7 +161,7 @@ class AsyncQueue:
         begin_s = self._clock.now_s()
         answer = await self._answer(call, body)
         duration_s = self._clock.now_s() - begin_s
-        wait_s = self._retry_rule(call.function).wait_s(answer, call.tried + 1, self._chance)
+        wait_s = self._retry_rule(call.function).wait_s(answer, call.tried + 1, self._rng)
         if wait_s is not None:
             self.counters.retried += 1
             self._schedule(await self._store.note_try(call), wait_s)
@@ -201,7 +200,6 @@ class AsyncQueue:
 
     async def _finish(self, call: Call) -> None:
         await self._store.finish(call)
-        self.counters.completed += 1
         self._discount(call)
 
     def _count(self, body_bytes: int) -> None:
@@ -322,7 +320,7 @@ class RetryRule:
     min_wait_s: float = 1.0
     max_wait_s: float = 120.0
 
-    def wait_s(self, answer: FunctionAnswer, tried: int, chance: Random) -> float | None:
+    def wait_s(self, answer: FunctionAnswer, tried: int, rng: Random) -> float | None:
         """The back-off after the `tried`-th attempt in seconds; None if the answer is final.
 
         The back-off doubles from `min_wait_s` to `max_wait_s`, with a random reduction (jitter) by up to half, so that calls that
@@ -331,7 +329,7 @@ class RetryRule:
         retried = answer.status in self.codes if self.codes is not None else answer.is_ours and answer.status in OUR_CODES
         if not retried or tried > self.attempts:
             return None
-        wait_s = min(self.max_wait_s, self.min_wait_s * 2.0 ** min(tried - 1, MAX_DOUBLINGS)) * chance.uniform(0.5, 1.0)
+        wait_s = min(self.max_wait_s, self.min_wait_s * 2.0 ** min(tried - 1, MAX_DOUBLINGS)) * rng.uniform(0.5, 1.0)
         after = answer.header("Retry-After") or ""
         return max(wait_s, min(float(after), self.max_wait_s)) if re.fullmatch(r"\d{1,6}", after) else wait_s
 

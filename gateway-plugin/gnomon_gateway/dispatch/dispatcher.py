@@ -313,7 +313,7 @@ class Dispatcher:
             return []
         worker, batch = executing
         self._load.advance(now_s)
-        self._put_back([one for one in batch.requests if one.batch is batch and one.state == DISPATCHED])
+        self._put_back([request for request in batch.requests if request.batch is batch and request.state == DISPATCHED])
         batch.end()
         self.workers.release(worker, batch)
         self._give_back(worker)
@@ -539,9 +539,9 @@ class Dispatcher:
         """A batch of this lane was measured: resize the instances' batches and forget variants that are not called any more."""
         if not key.solo:
             self.sizing.mark_called(key.variant, now_s)
-        uncalled_variants = [one for one in self.sizing.uncalled_variants(now_s) if self.queue.forget(one)]
-        for one in uncalled_variants:
-            self.sizing.forget(one)
+        uncalled_variants = [variant for variant in self.sizing.uncalled_variants(now_s) if self.queue.forget(variant)]
+        for variant in uncalled_variants:
+            self.sizing.forget(variant)
         if uncalled_variants or self.sizing.outdated:
             self.workers.update_max_batches()
 

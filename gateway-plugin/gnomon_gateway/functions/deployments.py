@@ -241,25 +241,25 @@ class OtherReplicas:
         )
 
 
-def add_counters(one: LoadCounters, other: LoadCounters) -> LoadCounters:
+def add_counters(first: LoadCounters, second: LoadCounters) -> LoadCounters:
     """The sum of the counters of two queues of one function."""
-    if other is _NO_COUNTERS:
-        return one
+    if second is _NO_COUNTERS:
+        return first
     return LoadCounters(
-        arrivals=one.arrivals + other.arrivals,
-        successes=one.successes + other.successes,
-        concurrency_s=one.concurrency_s + other.concurrency_s,
-        busy_core_s=one.busy_core_s + other.busy_core_s,
-        queued=one.queued + other.queued,
-        executing=one.executing + other.executing,
-        oldest_wait_s=max(one.oldest_wait_s, other.oldest_wait_s),
-        last_request_s=max(one.last_request_s, other.last_request_s),
+        arrivals=first.arrivals + second.arrivals,
+        successes=first.successes + second.successes,
+        concurrency_s=first.concurrency_s + second.concurrency_s,
+        busy_core_s=first.busy_core_s + second.busy_core_s,
+        queued=first.queued + second.queued,
+        executing=first.executing + second.executing,
+        oldest_wait_s=max(first.oldest_wait_s, second.oldest_wait_s),
+        last_request_s=max(first.last_request_s, second.last_request_s),
     )
 
 
 def _combined(parts: list[ReplicaLoad]) -> ReplicaLoad:
     whole = NO_LOAD
-    for part in sorted(parts, key=lambda one: one.counters.last_request_s):
+    for part in sorted(parts, key=lambda part: part.counters.last_request_s):
         whole = ReplicaLoad(
             add_counters(whole.counters, part.counters),
             whole.invocations + part.invocations,
@@ -382,7 +382,8 @@ class Deployed:
             nodes=nodes,
             latency_s=load.latency_s or runtime.latency_s() or others.latency_s,
             profile=runtime.profile(load.ratios),
-            latency_spread=load.spread or runtime.latency_spread([one.size for one in current if one.kind is InstanceKind.BODY]),
+            latency_spread=load.spread
+            or runtime.latency_spread([instance.size for instance in current if instance.kind is InstanceKind.BODY]),
             plan=self.plan,
         )
 

@@ -165,7 +165,7 @@ class RollingUpdate:
     async def take_over(self, deployed: Deployed) -> None:
         """Continue the update of an earlier gateway process, from the instances that it has left."""
         old = [instance for instance in self._bodies.of(deployed) if instance.version < deployed.version]
-        deployed.keep_old = sum(one.kind is InstanceKind.BODY for one in old)
+        deployed.keep_old = sum(instance.kind is InstanceKind.BODY for instance in old)
         if self._other_replicas.leads:
             await self._begin(deployed)
 

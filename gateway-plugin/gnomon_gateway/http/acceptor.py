@@ -188,17 +188,17 @@ class Acceptor:
         while waiting and (now_s - waiting[0].since_s > REFUSE_AFTER_S or len(waiting) > MAX_WAITING):
             _refuse(waiting.popleft().connection)
         while waiting and len(self._opening) < MAX_OPENED_PER_TURN:
-            one = waiting.pop() if now_s - waiting[0].since_s > LIFO_AFTER_S else waiting.popleft()
-            if one.has_disconnected(since_s):
-                one.connection.close()
+            accepted = waiting.pop() if now_s - waiting[0].since_s > LIFO_AFTER_S else waiting.popleft()
+            if accepted.has_disconnected(since_s):
+                accepted.connection.close()
             else:
-                self._open(one)
+                self._open(accepted)
         if waiting:
             self._next = self._loop.call_soon(self._open_some)
 
-    def _open(self, one: _Waiting) -> None:
-        opened = partial(self._opened, one.peer)
-        opening = self._loop.create_task(self._loop.connect_accepted_socket(opened, one.connection))
+    def _open(self, waiting: _Waiting) -> None:
+        opened = partial(self._opened, waiting.peer)
+        opening = self._loop.create_task(self._loop.connect_accepted_socket(opened, waiting.connection))
         self._opening.add(opening)
         opening.add_done_callback(self._is_open)
 

@@ -73,8 +73,8 @@ class PassThrough:
         if there is None:
             return
         other_reader, other_writer = there
-        for one in (writer, other_writer):
-            one.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for each_writer in (writer, other_writer):
+            each_writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         there_way = asyncio.ensure_future(_copy(reader, other_writer))
         back_way = asyncio.ensure_future(_copy(other_reader, writer))
         try:

@@ -458,7 +458,7 @@ class BatchTimes:
 
 def due_by(lane: Lane, deadline_s: float) -> Iterator[tuple[float, int]]:
     """The given deadline and some later ones in the lane, including the last, each with the number of samples due by then."""
-    waiting = sorted(((request.deadline_s, request.size) for request in lane.requests), key=lambda one: one[0])
+    waiting = sorted(((request.deadline_s, request.size) for request in lane.requests), key=lambda due: due[0])
     samples, later = 0, 0
     while later < len(waiting) and waiting[later][0] <= deadline_s:
         samples += waiting[later][1]

@@ -118,12 +118,12 @@ class Assigner:
 
     async def _ask_one(self, address: str) -> None:
         current = None if self._current is None else self._current.to_json()
-        asked: dict[str, Any] = {"from": "", "map": current, "draining": []}
+        request: dict[str, Any] = {"from": "", "map": current, "draining": []}
         try:
             if self._agent is not None:
                 reports = self._agent.reports
-                asked |= {"leader": self._leader, "heard": reports.received.get(address, 0), **reports.leader_state(address)}
-            question = json.dumps(asked).encode()
+                request |= {"leader": self._leader, "heard": reports.received.get(address, 0), **reports.leader_state(address)}
+            question = json.dumps(request).encode()
             status, body = await self._peers.call(address, OWNERSHIP_PATH.decode(), question, ANSWER_TIMEOUT_S)
             answer = json.loads(body) if status == 200 else None  # noqa: PLR2004 - the message was taken
             if answer is not None:

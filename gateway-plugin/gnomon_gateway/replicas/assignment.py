@@ -249,7 +249,7 @@ class Attendance:
 
     def seen(self, addresses: Collection[str]) -> list[Sighting]:
         """The last answers of the replicas at these addresses."""
-        return [one for address, one in self._seen.items() if address in addresses]
+        return [replica for address, replica in self._seen.items() if address in addresses]
 
     def gone(self, members: Iterable[Replica], addresses: Collection[str], now_s: float) -> set[str]:
         """The members that are gone. For a member that has never answered, `silence_s` starts now."""
@@ -257,7 +257,7 @@ class Attendance:
 
     def forget(self, gone: Collection[str]) -> None:
         """Forget replicas that are gone; if one returns, it joins as a new replica."""
-        self._seen = {address: one for address, one in self._seen.items() if one.id not in gone}
+        self._seen = {address: replica for address, replica in self._seen.items() if replica.id not in gone}
         for identity in gone:
             self._last_seen_s.pop(identity, None)
 
@@ -279,13 +279,13 @@ def next_map(
     """
     epoch = 1 if current is None else current.epoch + 1
     known = {replica.id: replica for replica in (current.members if current is not None else ()) if replica.id not in gone}
-    wants_to_go = {one.id for one in seen if one.leaving}
+    wants_to_go = {peer.id for peer in seen if peer.leaving}
     if current is not None:
         # A replica that has begun to leave leaves, whatever its last answer was.
         wants_to_go |= {replica.id for replica in current.leaving} - {leader}
-    for one in seen:
-        if one.id not in known and one.id not in gone and not one.leaving:
-            known[one.id] = Replica(one.id, one.address, epoch)
+    for peer in seen:
+        if peer.id not in known and peer.id not in gone and not peer.leaving:
+            known[peer.id] = Replica(peer.id, peer.address, epoch)
     staying = [replica for replica in known.values() if replica.id not in wants_to_go]
     owners = tuple(sorted(replica for replica in staying if replica.id != leader or len(staying) == 1))
     leaving = tuple(sorted(replica for replica in known.values() if replica not in owners))

@@ -510,7 +510,7 @@ class _Nearest:
         for variant in variants:  # in the order of preference, so that a variant is dominated by earlier ones only
             if not any(_dominates(other, variant) for other in self._variants):
                 self._variants.append(variant)
-        self._rows = [(one.accuracy, one.inference_s, one.cost_per_s) for one in self._variants]
+        self._rows = [(variant.accuracy, variant.inference_s, variant.cost_per_s) for variant in self._variants]
         self._accuracy, self._latency_s, self._cost_per_s = np.array(self._rows or [(0.0, 0.0, 0.0)]).T.copy()
 
     def find(self, query: Query) -> Variant:
@@ -544,8 +544,8 @@ class _Nearest:
         return int(missed.argmin())
 
 
-def _dominates(one: Variant, other: Variant) -> bool:
-    return one.accuracy >= other.accuracy and one.inference_s <= other.inference_s and one.cost_per_s <= other.cost_per_s
+def _dominates(first: Variant, second: Variant) -> bool:
+    return first.accuracy >= second.accuracy and first.inference_s <= second.inference_s and first.cost_per_s <= second.cost_per_s
 
 
 def _sets(variants: Sequence[Variant], key: Callable[[Variant], str]) -> dict[str, int]:

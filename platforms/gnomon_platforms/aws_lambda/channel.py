@@ -58,7 +58,7 @@ class ChannelContext:
     transfer: S3Transfer
     threads: Executor
     clock: Clock
-    chance: random.Random
+    rng: random.Random
     remove: Callable[[Sequence[str]], None]
 
 
@@ -126,12 +126,12 @@ class LambdaChannel(ExchangeChannel):
 
     async def _attempts(self, frame: Frame, budget_s: float, batch: Batch | None = None) -> InvokeOutcome:
         """Invoke, and retry while Lambda throttles and a client waits."""
-        clock, chance = self._context.clock, self._context.chance
+        clock, rng = self._context.clock, self._context.rng
         until_s, longest_s = clock.now_s() + budget_s, FIRST_PAUSE_S
         while True:
             left_s = until_s - clock.now_s()
             outcome = await self._attempt(replace(frame, budget_s=max(0.0, left_s) if frame.budget_s else 0.0), left_s)
-            pause_s = chance.uniform(0.0, longest_s)
+            pause_s = rng.uniform(0.0, longest_s)
             unwanted = batch is not None and batch.cancelled
             if outcome.kind is not OutcomeKind.THROTTLED or unwanted or clock.now_s() + pause_s >= until_s:
                 return outcome

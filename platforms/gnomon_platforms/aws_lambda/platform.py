@@ -55,7 +55,7 @@ _LOG = logging.getLogger(__name__)
 class LambdaPlatform:
     """See `gnomon_core.interfaces.Platform`.
 
-    `profiles` is the folder with what was measured on Lambda, `chance` draws the pauses between attempts, `on_report` gets what
+    `profiles` is the folder with what was measured on Lambda, `rng` draws the pauses between attempts, `on_report` gets what
     each Invoke took.
     """
 
@@ -71,7 +71,7 @@ class LambdaPlatform:
         images: Path | None = None,
         profiles: Path | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         on_report: Callable[[Report], None] | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class LambdaPlatform:
         self._recipes = Recipes(options, repository, built, ImageTable(images))
         self._measured = LambdaProfiles(profiles)
         self._clock = clock or WallClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         self._start_timeout_s = start_timeout_s
         # An Invoke that was given up blocks its thread a while longer.
         self._threads = ThreadPoolExecutor(2 * options.concurrency, "invoke")
@@ -88,7 +88,7 @@ class LambdaPlatform:
         self._transfer = S3Transfer(self._clients, options.bucket, options.prefix)
         self._publisher = Publisher(RemoteFunctions(self._clients, self._transfer, options), self._control, self._in_use)
         invoker = Invoker(self._clients, self._transfer)
-        self._context = ChannelContext(invoker, self._transfer, self._threads, self._clock, self._chance, self._remove)
+        self._context = ChannelContext(invoker, self._transfer, self._threads, self._clock, self._rng, self._remove)
         self._slots: dict[str, Slot] = {}
         self._specs: dict[str, FunctionSpec] = {}
         self._accounts = InvokeAccounting(on_report)
@@ -355,8 +355,8 @@ class InvokeAccounting:
         """
         found = [counted(client, remote, begin, end) for remote in sorted(self._remotes.get(function, ()))]
         return CloudWatchTotals(
-            sum(one.invocations for one in found),
-            sum(one.errors for one in found),
-            sum(one.throttles for one in found),
-            sum(one.duration_s for one in found),
+            sum(counts.invocations for counts in found),
+            sum(counts.errors for counts in found),
+            sum(counts.throttles for counts in found),
+            sum(counts.duration_s for counts in found),
         )

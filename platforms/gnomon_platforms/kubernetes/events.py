@@ -32,7 +32,7 @@ class EventRecorder:
     def warn(self, deployment: FunctionKey, reason: str, text: str, case: str = "") -> None:
         """Record a Warning Event on the Deployment of this name; `case` distinguishes Events of one reason."""
         now_s, event = self._clock.now_s(), (deployment, reason, case)
-        self._recorded_s = {one: at_s for one, at_s in self._recorded_s.items() if now_s - at_s < AGAIN_S}
+        self._recorded_s = {recorded: at_s for recorded, at_s in self._recorded_s.items() if now_s - at_s < AGAIN_S}
         if event not in self._recorded_s:
             self._recorded_s[event] = now_s
             self._background.begin(self._create(deployment, reason, text, case))

@@ -242,13 +242,13 @@ class Watcher(threading.Thread, Generic[T]):
         deliver: Callable[[Update[T]], None],
         *,
         now_s: Callable[[], float],
-        chance: random.Random,
+        rng: random.Random,
         timing: Timing,
     ) -> None:
         super().__init__(name=f"watch {source.resource.plural}", daemon=True)
         self._api, self._source, self._reader = api, source, reader
         self._deliver = deliver
-        self._now_s, self._chance, self._timing = now_s, chance, timing
+        self._now_s, self._rng, self._timing = now_s, rng, timing
         self._places = threading.Semaphore(MAX_UNDER_WAY)
         self._wake = threading.Event()
         self._stopping = False
@@ -309,7 +309,7 @@ class Watcher(threading.Thread, Generic[T]):
     def _pause(self, retry_after_s: float | None) -> None:
         """Wait for the server's Retry-After, or for an exponential back-off with jitter (half to all of it), if longer."""
         bound_s = min(self._timing.longest_pause_s, self._timing.first_pause_s * 2 ** min(self._failures - 1, 20))
-        self._wake.wait(max(retry_after_s or 0.0, bound_s * self._chance.uniform(0.5, 1.0)))
+        self._wake.wait(max(retry_after_s or 0.0, bound_s * self._rng.uniform(0.5, 1.0)))
 
     def _interrupt(self) -> None:
         self._wake.set()
@@ -338,7 +338,7 @@ class Watcher(threading.Thread, Generic[T]):
             document = self._api.call("GET", self._source.path, query=self._source.query(limit=limit, **{"continue": following}))
             metadata = document.get("metadata") or {}
             # Items of a list have no apiVersion and kind: `keep` must not rely on them.
-            items += [item for one in document.get("items") or () if (item := self._item(one)) is not None]
+            items += [item for entry in document.get("items") or () if (item := self._item(entry)) is not None]
             following = metadata.get("continue") or ""
             if not following:
                 version = metadata.get("resourceVersion")
@@ -438,7 +438,7 @@ START_TIMEOUT_S = 30.0
 class Informer(Generic[T]):
     """A cache of the objects of a source.
 
-    `keep` returns the value to cache of a document, `index` names the labels to index. `chance` draws the jitter of back-off.
+    `keep` returns the value to cache of a document, `index` names the labels to index. `rng` draws the jitter of back-off.
     """
 
     def __init__(
@@ -448,7 +448,7 @@ class Informer(Generic[T]):
         keep: Callable[[dict[str, Any]], T],
         *,
         index: Sequence[str] = (),
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         timing: Timing | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -465,7 +465,7 @@ class Informer(Generic[T]):
             Reader(keep, index),
             self._deliver,
             now_s=now_s,
-            chance=chance or random.SystemRandom(),
+            rng=rng or random.SystemRandom(),
             timing=timing or Timing(),
         )
 

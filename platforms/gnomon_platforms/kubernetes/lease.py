@@ -420,13 +420,13 @@ class Candidacy:
         api: Api,
         lease: Target,
         clock: Clock,
-        chance: Random,
+        rng: Random,
         *,
         counts_from: Callable[[], int] = lambda: 0,
         tenure: Tenure | None = None,
     ) -> None:
         self.tenure = tenure or Tenure()
-        self.writer = Writer(api, clock, chance)
+        self.writer = Writer(api, clock, rng)
         self.leader = Leader(self.writer, lease, identity_of_process(), self.tenure, clock, counts_from=counts_from)
         self._watchdog = Watchdog(self.tenure)
         self._renewing: asyncio.Task[None] | None = None

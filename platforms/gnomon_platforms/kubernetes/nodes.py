@@ -44,7 +44,7 @@ def node_facts(document: dict[str, Any]) -> NodeFacts:
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     allocatable = amounts_of(status.get("allocatable") or {})
     conditions = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or ()}
-    taints = tuple((one["key"], one.get("value", ""), one["effect"]) for one in spec.get("taints") or ())
+    taints = tuple((taint["key"], taint.get("value", ""), taint["effect"]) for taint in spec.get("taints") or ())
     return NodeFacts(
         metadata["name"],
         allocatable.get("cpu", 0.0),
@@ -188,8 +188,8 @@ class NodeCapacity:
             return
         taken: list[Claim | Load] = [*(claim for claim in self._claims.values() if claim.node == name)]
         taken += self._loads.get(name, {}).values()
-        free_cores = max(0.0, round(facts.cores - sum(one.cores for one in taken), 6))
-        free_bytes = max(0, facts.memory_bytes - sum(one.memory_bytes for one in taken))
+        free_cores = max(0.0, round(facts.cores - sum(pod.cores for pod in taken), 6))
+        free_bytes = max(0, facts.memory_bytes - sum(pod.memory_bytes for pod in taken))
         pairs = name in self._pools
         self._nodes[name] = Node(name, int(facts.cores), facts.memory_bytes, free_cores, free_bytes, pairs=pairs)
 

@@ -56,9 +56,9 @@ class Plan(Generic[StepT]):
 class Reconciler(ABC, Generic[StepT]):
     """Reconciles the object `name` from `start` to `close`. Not thread-safe: only the event loop's thread uses it."""
 
-    def __init__(self, name: str, clock: Clock, chance: random.Random, log: logging.Logger) -> None:
+    def __init__(self, name: str, clock: Clock, rng: random.Random, log: logging.Logger) -> None:
         self.name = name
-        self._clock, self._chance, self._log = clock, chance, log
+        self._clock, self._rng, self._log = clock, rng, log
         self._failures = 0
         """Plans in a row with a step that failed."""
         self._triggered = asyncio.Event()
@@ -142,13 +142,13 @@ class Reconciler(ABC, Generic[StepT]):
     def _wait_s(self, plan: Plan[StepT]) -> float:
         if plan.requeue_after_s is None:
             # Objects that were all found by one list are not all resynced at once.
-            return RESYNC_S * self._chance.uniform(0.5, 1.0)
+            return RESYNC_S * self._rng.uniform(0.5, 1.0)
         return max(SHORTEST_REQUEUE_S, min(plan.requeue_after_s, RESYNC_S))
 
     def _backoff_s(self) -> float:
         backoff_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._failures, 16))
         self._failures += 1
-        return backoff_s * self._chance.uniform(0.5, 1.0)
+        return backoff_s * self._rng.uniform(0.5, 1.0)
 
     def _requeue(self, after_s: float) -> None:
         """Trigger after this time.

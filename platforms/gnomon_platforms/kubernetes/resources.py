@@ -109,7 +109,7 @@ def resizes_pods(api: Api) -> bool:
     except (Refused, Unreachable) as error:
         _LOG.warning("it is unknown whether the API server supports pods/resize: %s", error)
         return True
-    if any(one.get("name") == SUBRESOURCE for one in offered):
+    if any(resource.get("name") == SUBRESOURCE for resource in offered):
         return True
     _LOG.warning("this API server offers no %s: policies that choose an instance's cores are refused", SUBRESOURCE)
     return False

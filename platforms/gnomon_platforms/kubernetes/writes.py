@@ -95,8 +95,8 @@ Decide: TypeAlias = Callable[[Document | None], Write | None]
 class Writer:
     """Reads and writes objects in a thread pool. `fence` is called right before each write is sent."""
 
-    def __init__(self, api: Api, clock: Clock, chance: random.Random, fence: Fence | None = None) -> None:
-        self._api, self._clock, self._chance, self._fence = api, clock, chance, fence
+    def __init__(self, api: Api, clock: Clock, rng: random.Random, fence: Fence | None = None) -> None:
+        self._api, self._clock, self._rng, self._fence = api, clock, rng, fence
         self._threads = ThreadPoolExecutor(THREADS, "kubernetes")
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class Writer:
                     or (error.missing and current is not None)
                 )
                 retry_after_s = error.retry_after_s if isinstance(error, Refused) else None
-                wait_s = max(retry_after_s or 0.0, pause_s * self._chance.uniform(0.5, 1.0))
+                wait_s = max(retry_after_s or 0.0, pause_s * self._rng.uniform(0.5, 1.0))
                 if not again or self._clock.now_s() + wait_s > give_up_s:
                     raise to_gnomon_error(error, action) from error
             await self._clock.sleep(wait_s)

@@ -196,7 +196,9 @@ class LocalNode:
 
     def _own_cpus(self, width: int) -> tuple[int, ...]:
         """Return `width` CPUs that no instance has to itself; an empty tuple if there are too few."""
-        taken = {cpu for one in self._allocations.values() if len(one.cpus) < len(self._cpus) for cpu in one.cpus}
+        taken = {
+            cpu for allocation in self._allocations.values() if len(allocation.cpus) < len(self._cpus) for cpu in allocation.cpus
+        }
         own = [cpu for cpu in self._cpus if cpu not in taken]
         return tuple(own[:width]) if len(own) >= width else ()
 

@@ -162,7 +162,7 @@ class NodeCoordinators:
         pod = change.new or change.old
         if pod is None or not pod.node:
             return
-        if not any(one.node == pod.node for one in self._pods.values()):
+        if not any(other_pod.node == pod.node for other_pod in self._pods.values()):
             self.shadows.coordinator_removed(pod.node)
             return
         # A node has two pods during a rolling update: the ready one counts. A pod that is only busy becomes ready again, with its

@@ -73,9 +73,9 @@ class ShadowTracker:
     def coordinator_removed(self, node: str) -> None:
         """Report the end of a node's Shadows: its coordinator was removed, and their processes ended with it."""
         self.connections.set_address(node, None)
-        for shadow in [one for one in self._shadows.values() if one.body_node == node]:
+        for shadow in [shadow for shadow in self._shadows.values() if shadow.body_node == node]:
             self._remote.end_own_half(shadow, "its Body's node has no coordinator any more")
-        for shadow_id in [name for name, one in self._shadows.items() if one.instance.node == node]:
+        for shadow_id in [name for name, shadow in self._shadows.items() if shadow.instance.node == node]:
             self._gone(shadow_id, "its node has no coordinator any more")
 
     async def close(self) -> None:
@@ -175,7 +175,7 @@ class ShadowTracker:
 
     def body_gone(self, body_id: str) -> None:
         """End the Shadows of a Body that has ended; its node's coordinator ends them by itself, too."""
-        for shadow_id in [name for name, one in self._shadows.items() if one.instance.partner == body_id]:
+        for shadow_id in [name for name, shadow in self._shadows.items() if shadow.instance.partner == body_id]:
             self._shadows[shadow_id].end_reason = "its Body has gone"
             self.destroy(shadow_id)
 
@@ -189,7 +189,7 @@ class ShadowTracker:
 
     def _lost(self, node: str) -> None:
         self._context.capacity.pool_ready(node, ready=False)
-        for shadow in [one for one in self._shadows.values() if one.body_node == node]:
+        for shadow in [shadow for shadow in self._shadows.values() if shadow.body_node == node]:
             if shadow.instance.state is InstanceState.DRAINING:
                 # The Body's node, which would report that the Body works without this Shadow, is not reachable.
                 self._remote.end_own_half(shadow, "stopped")
@@ -303,9 +303,9 @@ class ShadowTracker:
     def _report_pairs(self, shadow: NodeShadow) -> None:
         body_id = shadow.instance.partner or ""
         theirs = {
-            name: one.pair
-            for name, one in [*self._shadows.items(), (shadow.instance.id, shadow)]
-            if one.instance.partner == body_id and one.pair is not None
+            name: shadow.pair
+            for name, shadow in [*self._shadows.items(), (shadow.instance.id, shadow)]
+            if shadow.instance.partner == body_id and shadow.pair is not None
         }
         self._context.bodies.set_pairs(body_id, theirs)
 

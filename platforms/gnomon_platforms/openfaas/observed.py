@@ -92,12 +92,12 @@ class ObservedCluster:
         leads: bool,
         fence: Fence | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.options, self.leads = options, leads
         self.clock: Clock = clock or WallClock()
-        self.chance = chance or random.SystemRandom()
-        self.writer = Writer(api, self.clock, self.chance, fence)
+        self.rng = rng or random.SystemRandom()
+        self.writer = Writer(api, self.clock, self.rng, fence)
         self.background = Background()
         ours = Source(DEPLOYMENTS, options.namespace, labels=MANAGED_LABEL)
         self.deployments: Informer[DeployedFunction | None] = Informer(api, ours, deployed_function)

@@ -51,7 +51,7 @@ _LOG = logging.getLogger("gnomon.openfaas")
 class OpenFaasPlatform:
     """See `gnomon_core.interfaces.Platform`.
 
-    `fence` is called right before each write, `epoch` is the leader's; `chance` draws jitter. With `following` another process
+    `fence` is called right before each write, `epoch` is the leader's; `rng` draws jitter. With `following` another process
     leads, until `lead` is called.
     """
 
@@ -64,14 +64,14 @@ class OpenFaasPlatform:
         *,
         fence: Fence | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         epoch: Callable[[], int] = lambda: 0,
         following: bool = False,
     ) -> None:
         self._options = options = options or OpenFaasOptions()
         self._epoch = epoch
         self._cluster = cluster = ObservedCluster(
-            api, options, self._conflicts_changed, leads=not following, fence=fence, clock=clock, chance=chance
+            api, options, self._conflicts_changed, leads=not following, fence=fence, clock=clock, rng=rng
         )
         self._coordinators = None if options.nodes is None else NodeCoordinators(api, cluster.writer, options.nodes)
         self._workloads: dict[str, Workload] = {}

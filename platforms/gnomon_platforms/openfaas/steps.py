@@ -84,7 +84,7 @@ def _made_once(manifest: Document) -> Decide:
         if current is None:
             return Create(manifest)
         metadata = current["metadata"]
-        owners = {one["uid"] for one in metadata.get("ownerReferences") or ()}
+        owners = {reference["uid"] for reference in metadata.get("ownerReferences") or ()}
         if owner["uid"] in owners or MANAGED_LABEL not in (metadata.get("labels") or {}):
             return None
         raise Refused(CONFLICT, "Conflict", f"{metadata['name']} goes with a function of this name that was removed a moment ago")
@@ -278,7 +278,9 @@ def _bound(current: Document, step: Bind) -> Write | None:
 
 def _resized(current: Document, cores: int) -> Write:
     container = next(
-        one for one in current["spec"]["containers"] if one["name"] == current["metadata"]["labels"]["faas_function"]
+        container
+        for container in current["spec"]["containers"]
+        if container["name"] == current["metadata"]["labels"]["faas_function"]
     )
     given = container.get("resources") or {}
     quantity = cpu_quantity(cores)

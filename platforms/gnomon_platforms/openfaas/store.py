@@ -317,7 +317,9 @@ class StoredNamespaces:
         for key in stored.labels:
             if _is_kubernetes_own(key):
                 raise bad_request("invalid_label", f"Label {key} is set by the cluster's operator.", "Leave it out.")
-        stored = replace(stored, annotations={key: one for key, one in stored.annotations.items() if key != NAMESPACE_ANNOTATION})
+        stored = replace(
+            stored, annotations={key: value for key, value in stored.annotations.items() if key != NAMESPACE_ANNOTATION}
+        )
         await self._write(stored.name, lambda current: marked(stored, current), f"make the namespace {stored.name}")
         await self._until(lambda: self._held.get(stored.name) == stored)
 
@@ -466,7 +468,7 @@ class StoredSecrets:
             found = await self._writer.listed(SECRETS, namespace, f"{SECRET_LABEL}={SECRET_OWNER}")
         except (Refused, Unreachable) as error:
             raise to_gnomon_error(error, f"list the secrets of {namespace}") from error
-        return sorted(one["metadata"]["name"] for one in found)
+        return sorted(secret["metadata"]["name"] for secret in found)
 
     def _target(self, key: FunctionKey) -> Target:
         return Target(SECRETS, key.namespace, key.name)
@@ -499,7 +501,7 @@ def _require_our_secret(current: Document, key: FunctionKey) -> None:
 class KubernetesStore:
     """See `gnomon_core.interfaces.FunctionStore`.
 
-    `namespace` None looks after every namespace that is marked. `fence` is asked right before each write; `chance` draws pauses.
+    `namespace` None looks after every namespace that is marked. `fence` is asked right before each write; `rng` draws pauses.
     """
 
     def __init__(
@@ -510,12 +512,12 @@ class KubernetesStore:
         pods: PodOptions | None = None,
         fence: Fence | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._watchers: list[Callable[[FunctionKey], None]] = []
         self._namespace_watchers: list[Callable[[], None]] = []
         self._lock = threading.Lock()
-        self._writer = Writer(api, clock or WallClock(), chance or random.SystemRandom(), fence)
+        self._writer = Writer(api, clock or WallClock(), rng or random.SystemRandom(), fence)
         self._functions = StoredFunctions(api, self._writer, namespace, pods or PodOptions(), self._tell)
         self._secrets = StoredSecrets(self._writer)
         self._namespaces = StoredNamespaces(api, self._writer, self._tell_of_namespaces, all_=namespace is None)

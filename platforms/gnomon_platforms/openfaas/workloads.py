@@ -225,7 +225,7 @@ class Workload(Reconciler[Step]):
     """The reconciler of one function. `steps` writes for it."""
 
     def __init__(self, key: FunctionKey, steps: Steps, cluster: ObservedCluster) -> None:
-        super().__init__(str(key), cluster.clock, cluster.chance, _LOG)
+        super().__init__(str(key), cluster.clock, cluster.rng, _LOG)
         self.key = key
         self.records: dict[str, InstanceRecord] = {}
         """By instance id."""
@@ -267,7 +267,7 @@ class Workload(Reconciler[Step]):
 
     def report_again(self, but: Collection[Instance]) -> None:
         """Report ready instances other than these again: earlier the listener may not have known the function."""
-        for record in [one for one in self.records.values() if one.instance not in but]:
+        for record in [record for record in self.records.values() if record.instance not in but]:
             record.report()
 
     async def close(self) -> None:
@@ -279,7 +279,7 @@ class Workload(Reconciler[Step]):
 
     def pod_changed(self, pod: PodFacts | None, name: str) -> None:
         """Handle a pod's change; None if it was removed."""
-        record = next((one for one in self.records.values() if one.pod is not None and one.pod.name == name), None)
+        record = next((record for record in self.records.values() if record.pod is not None and record.pod.name == name), None)
         if record is not None and pod is not None and pod.instance != record.instance.id:
             record.pod = None
             self._pod_left(record, "its pod was bound to another instance")
@@ -474,7 +474,7 @@ class Workload(Reconciler[Step]):
 
     def _refused(self, step: Step, error: GnomonError) -> None:
         if isinstance(step, Deploy | Furnish):
-            for record in [one for one in self.records.values() if one.starting]:
+            for record in [record for record in self.records.values() if record.starting]:
                 self._not_started(record, f"could not be started: {error}")
         elif isinstance(step, Resize):
             self._not_resized(step, error)
@@ -513,7 +513,7 @@ class Workload(Reconciler[Step]):
     def _check_start_timeouts(self) -> None:
         """End the instances whose pods have a node, and have not become ready within the start timeout."""
         timeout_s, now_s = self._cluster.options.start_timeout_s, self._clock.now_s()
-        for record in [one for one in self.records.values() if one.starting and one.placed_s is not None]:
+        for record in [record for record in self.records.values() if record.starting and record.placed_s is not None]:
             assert record.placed_s is not None
             if now_s - record.placed_s > timeout_s:
                 trouble = "" if record.pod is None else record.pod.trouble

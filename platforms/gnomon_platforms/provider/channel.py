@@ -84,10 +84,10 @@ class Route:
     """The route to one function: `address` is the provider's /function/NAME. `wake` returns when it has a replica."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, address: str, wake: Callable[[], Awaitable[None]], chance: random.Random
+        self, session: aiohttp.ClientSession, address: str, wake: Callable[[], Awaitable[None]], rng: random.Random
     ) -> None:
         self.address = address
-        self._session, self._wake, self._chance = session, wake, chance
+        self._session, self._wake, self._rng = session, wake, rng
 
     @asynccontextmanager
     async def answered(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -115,7 +115,7 @@ class Route:
                 await answer.read()
             if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 await self._wake()
-            await asyncio.sleep(pause_s * self._chance.uniform(0.5, 1.5))
+            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
             pause_s = min(longest_s, 2 * pause_s)
 
 

@@ -35,7 +35,7 @@ _LOG = logging.getLogger("gnomon.provider")
 
 
 class ProviderPlatform:
-    """See `gnomon_core.interfaces.Platform`. `chance` draws the pauses between attempts."""
+    """See `gnomon_core.interfaces.Platform`. `rng` draws the pauses between attempts."""
 
     name = "provider"
     capabilities = Capabilities(place=True, size=False, victim=True, resize=False, pair=False)
@@ -47,11 +47,11 @@ class ProviderPlatform:
         options: ProviderOptions,
         *,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._api, self._catalog, self._options = api, catalog, options
         self._clock = clock or WallClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         self._slots: dict[str, Slot] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waking: dict[FunctionKey, asyncio.Task[None]] = {}
@@ -203,7 +203,7 @@ class ProviderPlatform:
         else:
             key = slot.key
             name = str(key) if self._catalog.has_namespaces else key.name
-            route = Route(self._session, f"{self._api.url}/function/{name}", lambda: self._replica(key), self._chance)
+            route = Route(self._session, f"{self._api.url}/function/{name}", lambda: self._replica(key), self._rng)
             token = self._options.batch_token if self._batches(slot.spec) else ""
             slot.ready(ProviderChannel(route, self._around, token, slot.end))
 

@@ -139,15 +139,17 @@ def _outputs(axis: Any, profile: ModelProfile, _cores: int) -> None:
 def _legend(*axes: Any) -> None:
     """Draw a shared legend below the panel: inside it would cover data."""
     handles = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": max(1, len(handles)), "frameon": False}
-    axes[0].legend(*zip(*handles, strict=True), fontsize=7, **place)
+    options = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": max(1, len(handles)), "frameon": False}
+    axes[0].legend(*zip(*handles, strict=True), fontsize=7, **options)
 
 
 def _scatters(axes: list[Any], profiles: Sequence[ModelProfile], cores: int) -> None:
     for axis, profile in zip(axes, profiles, strict=False):
-        rows, found = sensitivities(profile, cores), correlation(profile, cores)
+        rows, correlations = sensitivities(profile, cores), correlation(profile, cores)
         axis.scatter([row.parameter_bytes / 1e6 for row in rows], [1000 * row.increase_s for row in rows], s=9, color=_COLOURS[0])
         axis.set(xlabel="parameters of a block (MB)", ylabel="increase, b = 2 to 4 (ms)")
-        axis.set_title(f"{short_name(profile)}: Pearson {found.pearson:.2f}, Spearman {found.spearman:.2f}", fontsize=10)
+        axis.set_title(
+            f"{short_name(profile)}: Pearson {correlations.pearson:.2f}, Spearman {correlations.spearman:.2f}", fontsize=10
+        )
     for axis in axes[len(profiles) :]:
         axis.set_axis_off()

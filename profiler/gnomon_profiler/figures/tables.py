@@ -106,8 +106,8 @@ def increases(profile: ModelProfile, cores: int = 1) -> list[Increase]:
     """Figure 3, the points of each curve from left to right. A batch that was not measured has none."""
     rows: list[Increase] = []
     for batch in (each for each in measured_batches(profile, cores) if each > BASE_BATCH):
-        found = sorted(_increase_s(table, cores, batch) for table in profile.blocks)
-        rows += [Increase(batch, seconds, (place + 1) / len(found)) for place, seconds in enumerate(found)]
+        increases_s = sorted(_increase_s(table, cores, batch) for table in profile.blocks)
+        rows += [Increase(batch, seconds, (rank + 1) / len(increases_s)) for rank, seconds in enumerate(increases_s)]
     return rows
 
 
@@ -158,14 +158,14 @@ def pearson(first: Sequence[float], second: Sequence[float]) -> float:
     """
     first_mean, second_mean = math.fsum(first) / len(first), math.fsum(second) / len(second)
     together = math.fsum((x - first_mean) * (y - second_mean) for x, y in zip(first, second, strict=True))
-    apart = math.fsum((x - first_mean) ** 2 for x in first) * math.fsum((y - second_mean) ** 2 for y in second)
-    return together / math.sqrt(apart) if apart else math.nan
+    variance_product = math.fsum((x - first_mean) ** 2 for x in first) * math.fsum((y - second_mean) ** 2 for y in second)
+    return together / math.sqrt(variance_product) if variance_product else math.nan
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
     """1 for the smallest; equal values share the mean of their ranks."""
     ordered = sorted(values)
-    first = {value: place for place, value in reversed(list(enumerate(ordered, 1)))}
+    first = {value: rank for rank, value in reversed(list(enumerate(ordered, 1)))}
     last = dict(zip(ordered, range(1, len(ordered) + 1), strict=True))
     return [(first[value] + last[value]) / 2 for value in values]
 

@@ -238,7 +238,7 @@ class _Reader:
             case kinds.STRING:
                 return value.decode("utf-8", "replace")
             case kinds.STRINGS:
-                return [one.decode("utf-8", "replace") for one in value]
+                return [text.decode("utf-8", "replace") for text in value]
             case kinds.FLOAT | kinds.INT:
                 return value
             case kinds.FLOATS | kinds.INTS:
@@ -280,9 +280,11 @@ class _Reader:
         except ValueError:
             raise _invalid(self._name, f"{where} has an offset or a length that is no number") from None
         with _beside(self._folder, entries.get("location", ""), self._name, where) as file:
-            held = os.fstat(file).st_size
-            if stated != length or offset < 0 or offset + length > held:
-                message = f"{where} needs {length} bytes, its entry states {stated} from {offset} on, and the file has {held}"
+            file_bytes = os.fstat(file).st_size
+            if stated != length or offset < 0 or offset + length > file_bytes:
+                message = (
+                    f"{where} needs {length} bytes, its entry states {stated} from {offset} on, and the file has {file_bytes}"
+                )
                 raise _invalid(self._name, message)
             data = bytearray(length)
             view, read = memoryview(data), 0

@@ -108,14 +108,14 @@ def _run(step: Step, function: Any, values: tuple[Value | None, ...]) -> tuple[V
         if type(error).__module__.startswith("torch.fx"):  # of the trace, such as a branch on a value
             raise
         raise invalid_step(step, " ".join(str(error).split()) or type(error).__name__) from error
-    made = results if isinstance(results, tuple) else (results,)
-    if any(name and (index >= len(made) or made[index] is None) for index, name in enumerate(step.outputs)):
-        raise invalid_step(step, f"its output {len(made)} is not supported")
-    for value in made:
+    outputs = results if isinstance(results, tuple) else (results,)
+    if any(name and (index >= len(outputs) or outputs[index] is None) for index, name in enumerate(step.outputs)):
+        raise invalid_step(step, f"its output {len(outputs)} is not supported")
+    for value in outputs:
         elements: Any = value.numel() if isinstance(value, Tensor) else 0
         if isinstance(elements, int) and elements > MAX_ELEMENTS:  # a number of the batch while torch.export traces
             raise invalid_step(step, f"its result has {elements} elements and at most {MAX_ELEMENTS} are computed")
-    return made
+    return outputs
 
 
 def _last_reads(graph: Graph) -> dict[int, list[str]]:
@@ -159,16 +159,17 @@ def _example(inputs: Sequence[GraphInput], shapes: Sequence[Sequence[int]]) -> t
             "Give --shape once for each input, in this order, without the batch.",
         )
     tensors = []
-    for number, one in enumerate(inputs):
-        if not one.shape or one.shape[0] not in (None, 1):
+    for number, graph_input in enumerate(inputs):
+        described = f"The input {graph_input.name[:100]!r} has the shape {_written(graph_input)}"
+        if not graph_input.shape or graph_input.shape[0] not in (None, 1):
             raise GnomonError(
                 422,
                 "unsupported_model",
-                f"The input {one.name[:100]!r} has the shape {_written(one)}: its first axis must be the batch, open or 1.",
+                f"{described}: its first axis must be the batch, open or 1.",
                 "Export the model with a dynamic first axis.",
             )
-        shape = tuple(shapes[number]) if shapes else one.shape[1:]
-        fixed = one.shape[1:]
+        shape = tuple(shapes[number]) if shapes else graph_input.shape[1:]
+        fixed = graph_input.shape[1:]
         if len(shape) != len(fixed) or any(size is None for size in shape):
             raise bad_request(
                 "invalid_source",
@@ -178,10 +179,10 @@ def _example(inputs: Sequence[GraphInput], shapes: Sequence[Sequence[int]]) -> t
         if any(own not in (None, size) for own, size in zip(fixed, shape, strict=True)):
             raise bad_request(
                 "invalid_source",
-                f"The input {one.name[:100]!r} has the shape {_written(one)} in the file, and --shape says another.",
+                f"{described} in the file, and --shape says another.",
                 "Leave --shape out, or give sizes only for open axes.",
             )
-        tensors.append(torch.zeros(1, *(int(size or 0) for size in shape), dtype=one.dtype))
+        tensors.append(torch.zeros(1, *(int(size or 0) for size in shape), dtype=graph_input.dtype))
     return tuple(tensors)
 
 
@@ -189,8 +190,8 @@ def _listed(inputs: Sequence[GraphInput]) -> str:
     return ", ".join(f"{value.name[:100]} {_written(value)}" for value in inputs[:10])
 
 
-def _written(one: GraphInput) -> str:
-    return f"({', '.join('?' if size is None else str(size) for size in one.shape)})"
+def _written(graph_input: GraphInput) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in graph_input.shape)})"
 
 
 def _check_sizes(module: OnnxModule, example: tuple[Tensor, ...]) -> None:

@@ -228,7 +228,7 @@ def _rms_normalisation(call: Call) -> Tensor:
 def _group_normalisation(call: Call) -> Tensor:
     tensor, scale, bias, groups = call.tensor(0), call.tensor(1), call.tensor(2), call.attribute("num_groups")
     if scale.shape[0] != tensor.shape[1]:  # before version 21 a factor for each group
-        scale, bias = (one.repeat_interleave(int(tensor.shape[1]) // groups) for one in (scale, bias))
+        scale, bias = (parameter.repeat_interleave(int(tensor.shape[1]) // groups) for parameter in (scale, bias))
     return functional.group_norm(tensor, groups, scale, bias, call.attribute("epsilon", 1e-5))
 
 
@@ -410,9 +410,9 @@ def _gather(call: Call) -> Results:
     axis %= tensor.dim()
     if not axis and tensor.dim() == 2 and isinstance(places, Tensor):  # noqa: PLR2004 - a table of rows, as of words
         return functional.embedding(indices, tensor)
-    rest = tensor.shape[:axis], tensor.shape[axis + 1 :]
+    outer_shape = tensor.shape[:axis], tensor.shape[axis + 1 :]
     picked = tensor.index_select(axis, _from_end(indices, tensor.shape[axis]).reshape(-1))
-    return picked.reshape([*rest[0], *indices.shape, *rest[1]])
+    return picked.reshape([*outer_shape[0], *indices.shape, *outer_shape[1]])
 
 
 def _from_end(indices: Tensor, size: Any) -> Tensor:
@@ -445,11 +445,11 @@ def _scatter_nd(call: Call) -> Tensor:
 
 
 def _expand(call: Call) -> Tensor:
-    tensor, wanted = call.tensor(0), call.integers(1, "sizes")
+    tensor, target_sizes = call.tensor(0), call.integers(1, "sizes")
     own = list(tensor.shape)
-    own = [1] * (len(wanted) - len(own)) + own
-    wanted = [1] * (len(own) - len(wanted)) + wanted
-    target = [mine if isinstance(size, int) and size == 1 else size for mine, size in zip(own, wanted, strict=True)]
+    own = [1] * (len(target_sizes) - len(own)) + own
+    target_sizes = [1] * (len(own) - len(target_sizes)) + target_sizes
+    target = [own_size if isinstance(size, int) and size == 1 else size for own_size, size in zip(own, target_sizes, strict=True)]
     return tensor.expand(target)
 
 
@@ -459,10 +459,10 @@ def _tile(call: Call) -> Tensor:
 
 def _range(call: Call) -> Results:
     start, limit, step = (call.numbers(index, "ends")[0] for index in range(3))
-    if all(isinstance(one, int | np.integer) for one in (start, limit, step)):
+    if all(isinstance(bound, int | np.integer) for bound in (start, limit, step)):
         numbers = np.arange(start, limit, step) if abs((limit - start) / step) <= MAX_KNOWN else None
         return torch.arange(int(start), int(limit), int(step)) if numbers is None else Known(numbers.astype(np.int64))
-    if any(isinstance(one, torch.SymInt) for one in (start, limit, step)):
+    if any(isinstance(bound, torch.SymInt) for bound in (start, limit, step)):
         return torch.arange(start, limit, step)
     return torch.arange(float(start), float(limit), float(step))
 
@@ -480,8 +480,8 @@ def _one_hot(call: Call) -> Tensor:
     axis = call.attribute("axis", -1) % (indices.dim() + 1)
     shape = [1] * (indices.dim() + 1)
     shape[axis] = depth
-    there = _from_end(indices, depth).unsqueeze(axis) == torch.arange(depth).reshape(shape)
-    return torch.where(there, values[1], values[0])
+    mask = _from_end(indices, depth).unsqueeze(axis) == torch.arange(depth).reshape(shape)
+    return torch.where(mask, values[1], values[0])
 
 
 def _triangle(call: Call) -> Tensor:

@@ -82,11 +82,11 @@ def _weights(call: Call, gates: tuple[int, ...]) -> list[Tensor]:
         parts = torch.split(tensor, hidden)
         return torch.cat([parts[gate] for gate in gates])
 
-    made: list[Tensor] = []
+    parameters: list[Tensor] = []
     for number in range(int(inputs.shape[0])):
         first, second = torch.split(biases[number], count * hidden)
-        made += [ordered(inputs[number]), ordered(states[number]), ordered(first), ordered(second)]
-    return made
+        parameters += [ordered(inputs[number]), ordered(states[number]), ordered(first), ordered(second)]
+    return parameters
 
 
 def _by_direction(output: Tensor, directions: int) -> Tensor:

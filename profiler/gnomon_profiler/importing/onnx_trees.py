@@ -52,9 +52,9 @@ def tree_regressor(call: Call) -> Tensor:
 def tree_classifier(call: Call) -> Results:
     """`TreeEnsembleClassifier(X)`: labels, scores."""
     labels = _labels(call)
-    given = sorted(set(call.attribute("class_ids", [])))
-    binary = len(labels) == 2 and len(given) == 1  # noqa: PLR2004 - one score for two classes
-    trees = _trees(call, "class", 1 if binary else len(labels), dict.fromkeys(given, 0) if binary else None)
+    class_ids = sorted(set(call.attribute("class_ids", [])))
+    binary = len(labels) == 2 and len(class_ids) == 1  # noqa: PLR2004 - one score for two classes
+    trees = _trees(call, "class", 1 if binary else len(labels), dict.fromkeys(class_ids, 0) if binary else None)
     scores = _base(call, _sum(trees, call.tensor(0)))
     if not binary:
         return _labelled(call, labels, scores)
@@ -202,14 +202,14 @@ def _labelled_binary(call: Call, labels: list[int], score: Tensor) -> Results:
 
 def _sum(trees: _Trees, tensor: Tensor) -> Tensor:
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.float32)
-    place = trees.roots.unsqueeze(0).expand(tensor.shape[0], -1)
+    node = trees.roots.unsqueeze(0).expand(tensor.shape[0], -1)
     for _ in range(trees.depth):
-        found = torch.gather(tensor, 1, trees.features[place])
-        goes_left = trees.comparison(found, trees.thresholds[place])
+        feature_values = torch.gather(tensor, 1, trees.features[node])
+        goes_left = trees.comparison(feature_values, trees.thresholds[node])
         if trees.missing_left is not None:
-            goes_left = goes_left | (torch.isnan(found) & trees.missing_left[place])
-        place = torch.where(goes_left, trees.left[place], trees.right[place])
-    return trees.weights[place].sum(1)
+            goes_left = goes_left | (torch.isnan(feature_values) & trees.missing_left[node])
+        node = torch.where(goes_left, trees.left[node], trees.right[node])
+    return trees.weights[node].sum(1)
 
 
 def _trees(call: Call, kind: str, results: int, columns: Mapping[int, int] | None = None) -> _Trees:
@@ -226,7 +226,7 @@ def _trees(call: Call, kind: str, results: int, columns: Mapping[int, int] | Non
         ]
         for name in ("nodes_truenodeids", "nodes_falsenodeids")
     )
-    below = {one for index in range(len(keys)) for one in (left[index], right[index]) if one != index}
+    below = {child for index in range(len(keys)) for child in (left[index], right[index]) if child != index}
     roots = [index for index in range(len(keys)) if index not in below]
     weights = np.zeros((len(keys), results), np.float32)
     for tree, node, column, weight in zip(

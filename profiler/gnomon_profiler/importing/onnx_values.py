@@ -67,10 +67,10 @@ class Call:
             Unsupported: the step lacks the input.
 
         """
-        found = self.values[index] if index < len(self.values) else None
-        if found is None:
+        stored = self.values[index] if index < len(self.values) else None
+        if stored is None:
             raise Unsupported(f"it lacks its input {index}")
-        return found
+        return stored
 
     def tensor(self, index: int) -> Tensor:
         """An input as a tensor."""

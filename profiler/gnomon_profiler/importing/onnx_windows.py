@@ -91,18 +91,18 @@ def average_pool(call: Call) -> Tensor:
 def pad(call: Call) -> Tensor:
     """`Pad(X, pads, value, axes)`."""
     tensor = call.tensor(0)
-    given = call.setting("pads", 1, "widths") or []
+    widths_of_axes = call.setting("pads", 1, "widths") or []
     axes = [axis % tensor.dim() for axis in call.integers(3, "axes")] if call.has(3) else list(range(tensor.dim()))
     widths = [(0, 0)] * tensor.dim()
     for number, axis in enumerate(axes):
-        widths[axis] = (int(given[number]), int(given[number + len(axes)]))
+        widths[axis] = (int(widths_of_axes[number]), int(widths_of_axes[number + len(axes)]))
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(call.attribute("mode", "constant"))
     if mode is None:
         raise Unsupported(f"the mode {call.attribute('mode')!r} is not supported")
     first = next((axis for axis, width in enumerate(widths) if any(width)), tensor.dim())
     if mode != "constant":
         first = min(first, 2)
-    flat = [one for width in reversed(widths[first:]) for one in width]
+    flat = [side for width in reversed(widths[first:]) for side in width]
     if mode != "constant":
         return functional.pad(tensor, flat, mode)
     value = call.attribute("value", 0.0) if not call.has(2) else call.numbers(2, "value")[0]
@@ -124,8 +124,8 @@ def resize(call: Call) -> Tensor:
             raise Unsupported("it resamples batch or channels")
         target = [math.floor(int(size) * factors.get(axis, 1.0)) for axis, size in enumerate(tensor.shape) if axis > 1]
     else:
-        wanted = dict(zip(axes, call.integers(3, "sizes"), strict=True))
-        target = [int(wanted.get(axis, size)) for axis, size in enumerate(tensor.shape) if axis > 1]
+        target_sizes = dict(zip(axes, call.integers(3, "sizes"), strict=True))
+        target = [int(target_sizes.get(axis, size)) for axis, size in enumerate(tensor.shape) if axis > 1]
     return _resampled(tensor, target, call)
 
 
@@ -139,20 +139,20 @@ def upsample(call: Call) -> Tensor:
 
 def _resampled(tensor: Tensor, target: Sequence[int], call: Call, default: str = "half_pixel") -> Tensor:
     mode = call.attribute("mode", "nearest")
-    place = call.attribute("coordinate_transformation_mode", default)
+    coordinates = call.attribute("coordinate_transformation_mode", default)
     axes = _axes(tensor)
     if mode == "nearest":
-        whole = all(new % int(old) == 0 for new, old in zip(target, tensor.shape[2:], strict=True))
-        floor = place == "asymmetric" and call.attribute("nearest_mode", "floor") == "floor"
-        if not floor and not (whole and call.attribute("nearest_mode", "round_prefer_floor") != "ceil"):
-            raise Unsupported(f"nearest values by {place} and {call.attribute('nearest_mode')} are not supported")
+        is_integer_factor = all(new % int(old) == 0 for new, old in zip(target, tensor.shape[2:], strict=True))
+        floor = coordinates == "asymmetric" and call.attribute("nearest_mode", "floor") == "floor"
+        if not floor and not (is_integer_factor and call.attribute("nearest_mode", "round_prefer_floor") != "ceil"):
+            raise Unsupported(f"nearest values by {coordinates} and {call.attribute('nearest_mode')} are not supported")
         return functional.interpolate(tensor, list(target), mode="nearest")
     names = {("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic"}
-    if (mode, axes) not in names or place not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        raise Unsupported(f"the mode {mode!r} by {place!r} is not supported")
+    if (mode, axes) not in names or coordinates not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+        raise Unsupported(f"the mode {mode!r} by {coordinates!r} is not supported")
     if mode == "cubic" and call.attribute("cubic_coeff_a", -0.75) != -0.75:  # noqa: PLR2004 - torch's
         raise Unsupported("its cubic coefficient is not torch's")
-    return functional.interpolate(tensor, list(target), mode=names[mode, axes], align_corners=place == "align_corners")
+    return functional.interpolate(tensor, list(target), mode=names[mode, axes], align_corners=coordinates == "align_corners")
 
 
 def _axes(tensor: Tensor) -> int:
@@ -173,9 +173,9 @@ def _pads(call: Call, tensor: Tensor, kernel: Sequence[int], strides: Sequence[i
     for size, window, stride, dilation in zip(tensor.shape[2:], kernel, strides, dilations, strict=True):
         count = math.ceil(int(size) / stride)
         missing = max((count - 1) * stride + (window - 1) * dilation + 1 - int(size), 0)
-        less, more = missing // 2, missing - missing // 2
-        begins.append(less if mode == "SAME_UPPER" else more)
-        ends.append(more if mode == "SAME_UPPER" else less)
+        before, after = missing // 2, missing - missing // 2
+        begins.append(before if mode == "SAME_UPPER" else after)
+        ends.append(after if mode == "SAME_UPPER" else before)
     return begins + ends
 
 
@@ -185,7 +185,9 @@ def _padded(
     """The tensor and the padding that is left to the operator: all of it where both sides agree and it takes as much."""
     axes = len(pads) // 2
     begins, ends = list(pads[:axes]), list(pads[axes:])
-    if begins == ends and (most is None or all(one <= bound for one, bound in zip(begins, most, strict=True))):
+    if begins == ends and (most is None or all(pad_width <= bound for pad_width, bound in zip(begins, most, strict=True))):
         return tensor, begins
-    flat: list[Any] = [one for begin, end in zip(reversed(begins), reversed(ends), strict=True) for one in (begin, end)]
+    flat: list[Any] = [
+        pad_width for begin, end in zip(reversed(begins), reversed(ends), strict=True) for pad_width in (begin, end)
+    ]
     return functional.pad(tensor, flat, value=value), [0] * axes

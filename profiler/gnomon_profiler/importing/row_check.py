@@ -60,10 +60,10 @@ def _random(tensor: Tensor, batch: int, seed: int) -> Tensor:
 
 def _answers(program: Program, runner: Runner, inputs: Sequence[Tensor], batch: int) -> list[Tensor]:
     values = dict(zip(program.inputs, inputs, strict=True))
-    found = {name: tensor for name, tensor in values.items() if name in program.outputs}
+    answers = {name: tensor for name, tensor in values.items() if name in program.outputs}
     for _, results in runner.walk(0, len(program.operations), values, batch):
-        found |= {name: tensor for name, tensor in results.items() if name in program.outputs}
-    return [found[name] for name in program.outputs]
+        answers |= {name: tensor for name, tensor in results.items() if name in program.outputs}
+    return [answers[name] for name in program.outputs]
 
 
 def _listed(answer: object) -> list[Tensor]:

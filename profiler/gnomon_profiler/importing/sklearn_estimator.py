@@ -105,10 +105,10 @@ def model_of_estimator(estimator: Any, description: Description) -> CatalogModel
 
 def _drop_labels(graph: Any) -> None:
     """Leave out the label where classes are text, which no tensor holds, with what computes it alone."""
-    kept = [output for output in graph.output if not output.name.startswith(("label", "output_label"))]
+    outputs = [output for output in graph.output if not output.name.startswith(("label", "output_label"))]
     del graph.output[:]
-    graph.output.extend(kept)
-    needed = {output.name for output in kept}
+    graph.output.extend(outputs)
+    needed = {output.name for output in outputs}
     nodes = []
     for node in reversed(graph.node):
         if needed & set(node.output):

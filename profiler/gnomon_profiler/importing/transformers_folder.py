@@ -131,7 +131,7 @@ def _check_weights(folder: Path) -> None:
         return
     if (folder / _INDEX).is_file():
         parts = _read_json(folder / _INDEX).get("weight_map")
-        for part in sorted({str(one) for one in parts.values()}) if isinstance(parts, dict) else [""]:
+        for part in sorted({str(file_name) for file_name in parts.values()}) if isinstance(parts, dict) else [""]:
             if "/" in part or "\\" in part or not part.endswith(".safetensors") or not (folder / part).is_file():
                 raise _invalid(folder / _INDEX, f"it names {part[:100]!r}, which is no safetensors file in the folder")
         return
@@ -149,7 +149,7 @@ def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
     builder = getattr(library, next(name for end, name in _CLASSES.items() if architecture.endswith(end)))
     try:
         config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model, found = builder.from_pretrained(
+        model, loading = builder.from_pretrained(
             folder,
             config=config,
             local_files_only=True,
@@ -160,23 +160,23 @@ def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
         )
     except Exception as error:  # the library raises many kinds, all of them about the folder
         raise _invalid(folder, " ".join(str(error).split())[:300] or type(error).__name__) from error
-    lacking = sorted(map(str, found["missing_keys"]))
+    lacking = sorted(map(str, loading["missing_keys"]))
     if lacking:
         raise _invalid(folder, f"its weights lack {len(lacking)} tensors of {architecture}: {', '.join(lacking)[:200]}")
     return model, config
 
 
-def _length(config: Any, asked: int) -> int:
+def _length(config: Any, requested: int) -> int:
     """The asked length if it fits; positions of RoBERTa's family begin behind the padding's number."""
     most = getattr(config, "max_position_embeddings", None)
     most = int(most) if isinstance(most, int) and most > 0 else DEFAULT_LENGTH
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "roberta-prelayernorm"):
         most -= int(config.pad_token_id or 0) + 1
-    if asked > most:
+    if requested > most:
         raise bad_request(
-            "invalid_source", f"The model takes at most {most} tokens, not {asked}.", f"Say --length {most} or less."
+            "invalid_source", f"The model takes at most {most} tokens, not {requested}.", f"Say --length {most} or less."
         )
-    return asked or min(most, DEFAULT_LENGTH)
+    return requested or min(most, DEFAULT_LENGTH)
 
 
 def _image_size(folder: Path, config: Any) -> tuple[int, int]:

@@ -40,8 +40,8 @@ class StoredCells:
 
     def without(self, cells: Iterable[Cell], repeats: int) -> StoredCells:
         """A copy without those of these cells that have fewer repeats."""
-        few = {cell for cell in cells if self.cells.get(cell, {}).get("repeats", repeats) < repeats}
-        return replace(self, cells={cell: result for cell, result in self.cells.items() if cell not in few})
+        too_few_repeats = {cell for cell in cells if self.cells.get(cell, {}).get("repeats", repeats) < repeats}
+        return replace(self, cells={cell: result for cell, result in self.cells.items() if cell not in too_few_repeats})
 
 
 NO_STORED_CELLS = StoredCells()
@@ -52,7 +52,10 @@ def difference(profile: ModelProfile, layers: Layers, now: Mapping[str, str]) ->
     if profile.layers != layers:
         return "it is of another program, or of other blocks"
     for key in _SAME:
-        before, after = (_release(one.get(key, "")) if key == "gnomon" else one.get(key, "") for one in (profile.provenance, now))
+        before, after = (
+            _release(provenance.get(key, "")) if key == "gnomon" else provenance.get(key, "")
+            for provenance in (profile.provenance, now)
+        )
         if before != after:
             return f"{key} was {before or 'not stated'} and is {after}"
     return ""
@@ -92,9 +95,9 @@ def _lines(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
     for mode, points in evidence.loading.items():
         if points.sizes_bytes == sizes:
             yield Cell("loading", mode=mode), _result(points)
-    for what, found in (("transfer", evidence.transfer), ("network", evidence.network)):
-        if found is not None and found.sizes_bytes == TRANSFER_BYTES:
-            yield Cell(what), _result(found) | {"sizes_bytes": list(found.sizes_bytes)}
+    for what, measured_points in (("transfer", evidence.transfer), ("network", evidence.network)):
+        if measured_points is not None and measured_points.sizes_bytes == TRANSFER_BYTES:
+            yield Cell(what), _result(measured_points) | {"sizes_bytes": list(measured_points.sizes_bytes)}
 
 
 def _result(points: Points) -> Result:
@@ -142,7 +145,7 @@ class Measured:
         """The latency cells and their results."""
         return ((cell, result) for cell, result in self.results.items() if cell.what == "latency")
 
-    def one(self, what: str, mode: str = "") -> Result:
+    def result_of(self, what: str, mode: str = "") -> Result:
         """The result of a cell that exists once, or once per weight mode."""
         return self.results[Cell(what, mode=mode)]
 
@@ -168,31 +171,31 @@ def assemble(
     `kept` are those of its cells that an earlier profile had.
     """
     subject = measured.subject
-    whole: dict[int, dict[int, float]] = {}
+    whole_model: dict[int, dict[int, float]] = {}
     blocks: list[dict[int, dict[int, float]]] = [{} for _ in subject.layers.blocks]
     spread: dict[str, float] = {}
     for cell, result in measured.latencies():
-        whole.setdefault(cell.cores, {})[cell.batch] = _rounded(result["whole_s"])
+        whole_model.setdefault(cell.cores, {})[cell.batch] = _rounded(result["whole_s"])
         spread[f"{cell.cores}/{cell.batch}"] = round(spread_of(result), 4)
         for table, seconds in zip(blocks, result["blocks_s"], strict=True):
             table.setdefault(cell.cores, {})[cell.batch] = _rounded(seconds)
-    fixed_s, per_byte_s = _hand_over(measured.one("transfer"))
-    loading = {mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES}
+    fixed_s, per_byte_s = _hand_over(measured.result_of("transfer"))
+    loading = {mode: _loading(subject, measured.result_of("loading", mode)) for mode in WEIGHT_MODES}
     starts = _starts(measured, loading["shared"], ready)
     provenance = provenance_of(subject, context)
     return ModelProfile(
         model=subject.name,
         layers=subject.layers,
-        whole=LatencyTable(whole),
+        whole=LatencyTable(whole_model),
         blocks=tuple(LatencyTable(table) for table in blocks),
         loading=loading,
-        block_load_s={mode: _block_loads(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES},
+        block_load_s={mode: _block_loads(subject, measured.result_of("loading", mode)) for mode in WEIGHT_MODES},
         body_start_s=_rounded(starts.body_s),
         shadow_start_s=_rounded(starts.shadow_s),
         overhead_bytes=int(measured.memory()["busy_bytes"]),
         transfer_fixed_s=fixed_s,
         transfer_seconds_per_byte=per_byte_s,
-        network=Network(*_hand_over(measured.one("network")), LOOPBACK),
+        network=Network(*_hand_over(measured.result_of("network")), LOOPBACK),
         spread=spread,
         provenance=provenance | _measured_as(measured, kept, source_of(provenance)) | {"starts": starts.how},
         measurements=_evidence(measured),
@@ -202,14 +205,14 @@ def assemble(
 def _evidence(measured: Measured) -> ProfileMeasurements:
     """The spread of each block, and what the lines were fitted through."""
     sizes = [measured.subject.layers.parameter_bytes(numbers) for numbers in loading_sets(measured.subject.layers)]
-    transfer, network = (measured.one(what) for what in ("transfer", "network"))
+    transfer, network = (measured.result_of(what) for what in ("transfer", "network"))
     return ProfileMeasurements(
         block_spread={
             f"{cell.cores}/{cell.batch}": _block_spreads(result)
             for cell, result in measured.latencies()
             if "block_ranges_s" in result
         },
-        loading={mode: _points(sizes, measured.one("loading", mode)) for mode in WEIGHT_MODES},
+        loading={mode: _points(sizes, measured.result_of("loading", mode)) for mode in WEIGHT_MODES},
         transfer=_points(transfer["sizes_bytes"], transfer),
         network=_points(network["sizes_bytes"], network),
     )
@@ -241,7 +244,7 @@ class _Starts:
 
 
 def _starts(measured: Measured, shared: Loading, ready: ReadyTimes | None) -> _Starts:
-    forks = measured.one("starts")
+    forks = measured.result_of("starts")
     if ready is None:
         return _Starts(forks["body_s"], forks["shadow_s"], "forks of a process with torch, without a platform")
     body_s = max(0.0, ready.body_s - shared.seconds(measured.subject.layers.parameter_bytes()))
@@ -283,14 +286,14 @@ def _measured_as(measured: Measured, kept: StoredCells, source: str) -> dict[str
 
 
 def _earlier(measured: Measured, kept: StoredCells, source: str) -> dict[str, str]:
-    taken = sum(measured.results.get(cell) is result for cell, result in kept.cells.items())
-    of = f"{taken} of {len(measured.results)} cells are of {kept.source}" if kept.source != source else ""
-    return {"earlier": "; ".join(filter(None, (of, kept.earlier)))} if taken and (of or kept.earlier) else {}
+    taken_over = sum(measured.results.get(cell) is result for cell, result in kept.cells.items())
+    of = f"{taken_over} of {len(measured.results)} cells are of {kept.source}" if kept.source != source else ""
+    return {"earlier": "; ".join(filter(None, (of, kept.earlier)))} if taken_over and (of or kept.earlier) else {}
 
 
 def _private_gigabytes_per_s(measured: Measured) -> float:
     """The bandwidth of loading a whole model in private mode, in GB/s."""
-    seconds = measured.one("loading", "private")["seconds"]
+    seconds = measured.result_of("loading", "private")["seconds"]
     return measured.subject.layers.parameter_bytes() / seconds[-1] / 1e9 if seconds else 0.0
 
 

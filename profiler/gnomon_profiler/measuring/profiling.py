@@ -80,16 +80,16 @@ def profile_model(
         versions = software(process.hello)
         context = ProfileContext(machine, versions, datetime.now(UTC))
         stored = None if options.afresh else store.get(subject.name, name)
-        kept = NO_STORED_CELLS if stored is None else _kept(stored, plan, subject, context, progress)
-        plan = replace(plan, largest=kept.largest_batch)
+        stored_results = NO_STORED_CELLS if stored is None else _kept(stored, plan, subject, context, progress)
+        plan = replace(plan, largest=stored_results.largest_batch)
         journal = Journal(store.journal(subject.name, name), _identity(subject, options, machine, versions))
-        results = Session(subject, plan, journal, process, kept.cells, progress=progress).run()
+        results = Session(subject, plan, journal, process, stored_results.cells, progress=progress).run()
     context = replace(context, when=datetime.now(UTC))
-    profile = assemble(Measured(subject, plan, results), context, ready(entry) if ready else None, kept)
+    profile = assemble(Measured(subject, plan, results), context, ready(entry) if ready else None, stored_results)
     if (spread := _disturbance(profile)) > (options.most_spread or math.inf):
         journal.remove()
-        found = f"{subject.label}: its batches varied by {100 * spread:.0f} % while they were measured; the profile is not kept"
-        raise conflict("machine_disturbed", f"{found}.", "Measure on a quiet machine: gnomon models profile NAME")
+        message = f"{subject.label}: its batches varied by {100 * spread:.0f} % while they were measured; the profile is not kept"
+        raise conflict("machine_disturbed", f"{message}.", "Measure on a quiet machine: gnomon models profile NAME")
     path = store.put(subject.name, name, profile)
     journal.remove()
     return profile, path
@@ -106,9 +106,9 @@ def _kept(
     if why := difference(stored, subject.layers, provenance_of(subject, context)):
         progress(f"{subject.label}: nothing is taken from its profile: {why}")
         return NO_STORED_CELLS
-    kept = stored_cells(stored).without(plan.cells(), plan.repeats)
-    progress(f"{subject.label}: goes on from its profile of {kept.source}; --afresh measures all of it again")
-    return kept
+    stored_results = stored_cells(stored).without(plan.cells(), plan.repeats)
+    progress(f"{subject.label}: goes on from its profile of {stored_results.source}; --afresh measures all of it again")
+    return stored_results
 
 
 def plan_for(machine: Machine, options: ProfileOptions) -> Plan:
@@ -147,8 +147,8 @@ def subject_of(entry: ModelEntry, requested: str = PROGRAM, precision: str = FP3
     report = read_report(entry.files[REPORT]).on_cpu(cpu_arithmetic()) if REPORT in entry.files else None
     engine = choose_engine(requested, entry.files, report, precision, floor)
     if requested not in (AUTO, engine.engine) or precision not in (AUTO, engine.precision):
-        wanted = requested if precision == FP32 else f"{requested} in {precision}"
-        raise conflict("engine_not_offered", f"{name} does not run on {wanted}: {engine.shortfall}.", "gnomon models show NAME")
+        shown = requested if precision == FP32 else f"{requested} in {precision}"
+        raise conflict("engine_not_offered", f"{name} does not run on {shown}: {engine.shortfall}.", "gnomon models show NAME")
     version = "" if report is None else report.result(engine.name).versions.get(engine.engine, "")
     details = entry.signature.details
     return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, details, engine, version)
@@ -180,11 +180,11 @@ def parse_numbers(text: str) -> tuple[int, ...]:
         ValueError: it says something else.
 
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         ends = (first, last or first)
         if not all(end.isdecimal() for end in ends) or not 1 <= int(ends[0]) <= int(ends[1]):
             raise ValueError(f"{part!r} is no number above 0 and no range of them")
-        found.extend(range(int(ends[0]), int(ends[1]) + 1))
-    return tuple(found)
+        numbers.extend(range(int(ends[0]), int(ends[1]) + 1))
+    return tuple(numbers)

@@ -187,10 +187,10 @@ class Session:
         return result
 
     def _noisy(self, cells: Iterable[Cell]) -> list[Cell]:
-        found = [(cell, self._journal.get(cell)) for cell in cells]
+        results = [(cell, self._journal.get(cell)) for cell in cells]
         return [
             cell
-            for cell, result in found
+            for cell, result in results
             if result is not None and spread_of(result) > NOISY and self._journal.tries(cell) < self._plan.tries
         ]
 
@@ -303,11 +303,11 @@ class MeasuringProcess:
 
     def __init__(self, *, background: bool = False) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._socket, theirs = packets.socket_pair()
-        with theirs:
+        self._socket, child_socket = packets.socket_pair()
+        with child_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-m", MODULE, str(child_socket.fileno())],
+                pass_fds=(child_socket.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
                 start_new_session=True,

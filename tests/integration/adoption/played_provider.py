@@ -68,7 +68,7 @@ class PlayedProvider:
         """Of functions, by status."""
         self.user, self.password, self.start_s = user, password, start_s
         self.seen: list[web.BaseRequest] = []
-        self._chance = random.Random(7)
+        self._rng = random.Random(7)
         self._port = 0
         self._runner: web.AppRunner | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,8 +124,8 @@ class PlayedProvider:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if request.path.startswith("/system/") and self.user:
-            told = "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-            if request.headers.get("Authorization") != told:
+            expected = "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            if request.headers.get("Authorization") != expected:
                 return web.Response(status=401, text="invalid credentials", headers={"WWW-Authenticate": REALM})
         if request.method != "GET" and request.path.startswith("/system/"):
             self.calls.append((request.method, request.path, json.loads(await request.read())))
@@ -239,11 +239,11 @@ class PlayedProvider:
             status, marked = function.instead.pop(0)
             text = f"Can't reach service for: {name}."
             return web.Response(status=status, text=text, headers={INTERNAL: "proxy"} if marked else {})
-        replica = self._chance.choice(function.replicas)
+        replica = self._rng.choice(function.replicas)
         if 0 < function.max_inflight <= replica.under_way:
             return web.Response(status=429, headers={INTERNAL: "faas-middleware"})
         replica.under_way += 1
-        function.most = max(function.most, sum(one.under_way for one in function.replicas))
+        function.most = max(function.most, sum(replica.under_way for replica in function.replicas))
         try:
             return await self._run(function, request)
         finally:

@@ -33,14 +33,16 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture
-async def outer(serving: Serving) -> AsyncIterator[OuterGateway]:
+async def external_gateway(serving: Serving) -> AsyncIterator[OuterGateway]:
     async with OuterGateway(serving.url, USER, PASSWORD) as gateway:
         yield gateway
 
 
 @pytest.fixture
-async def user(outer: OuterGateway) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(outer.url, headers={"Authorization": aiohttp.encode_basic_auth(USER, PASSWORD)}) as session:
+async def user(external_gateway: OuterGateway) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(
+        external_gateway.url, headers={"Authorization": aiohttp.encode_basic_auth(USER, PASSWORD)}
+    ) as session:
         yield session
 
 
@@ -77,7 +79,7 @@ async def log_lines(user: aiohttp.ClientSession, name: str) -> list[str]:
 
 
 async def test_a_function_is_deployed_listed_called_and_removed_through_it(
-    outer: OuterGateway, user: aiohttp.ClientSession
+    external_gateway: OuterGateway, user: aiohttp.ClientSession
 ) -> None:
     await deploy(user, "echo", labels=None, annotations=None)
     async with user.post("/function/echo.openfaas-fn", data=b"hello") as answer:
@@ -85,7 +87,7 @@ async def test_a_function_is_deployed_listed_called_and_removed_through_it(
         assert answer.headers["X-Call-Id"]
         assert answer.headers["X-Start-Time"]
     await ready(user, "echo")
-    await until(lambda: [one["name"] for one in outer.listed] == ["echo"], "the exporter never saw it")
+    await until(lambda: [row["name"] for row in external_gateway.listed] == ["echo"], "the exporter never saw it")
     seen = await status(user, "echo")
     assert (seen["replicas"], seen["availableReplicas"], seen["labels"]["faas_function"]) == (1, 1, "echo")
     assert any("Forking fprocess" in line for line in await log_lines(user, "echo"))
@@ -138,30 +140,30 @@ async def test_path_query_headers_and_a_large_chunked_body_reach_the_function(us
 
 
 async def test_a_function_learns_who_called_the_gateway_and_by_which_name(
-    outer: OuterGateway, user: aiohttp.ClientSession
+    external_gateway: OuterGateway, user: aiohttp.ClientSession
 ) -> None:
     await deploy(user, "env", "env")
     async with user.get("/function/env") as answer:
         seen = await answer.text()
-    assert f"Http_X_Forwarded_Host={outer.url.removeprefix('http://')}" in seen
+    assert f"Http_X_Forwarded_Host={external_gateway.url.removeprefix('http://')}" in seen
     assert "Http_X_Forwarded_For=127.0.0.1, 127.0.0.1" in seen, "the client, then the gateway"
     await remove(user, "env")
 
 
-async def test_ui_may_deploy_and_another_origin_may_not(outer: OuterGateway, user: aiohttp.ClientSession) -> None:
+async def test_ui_may_deploy_and_another_origin_may_not(external_gateway: OuterGateway, user: aiohttp.ClientSession) -> None:
     document = {"service": "page", "image": "functions/alpine:latest", "envProcess": "cat"}
     foreign = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
     for headers in (foreign, {"Origin": "http://evil.example"}):
         async with user.post("/system/functions", json=document, headers=headers) as answer:
             assert answer.status == 403
-    own = {"Origin": outer.url, "Sec-Fetch-Site": "same-origin"}
+    own = {"Origin": external_gateway.url, "Sec-Fetch-Site": "same-origin"}
     async with user.post("/system/functions", json=document, headers=own) as answer:
         assert answer.status == 202
     await remove(user, "page")
 
 
 async def test_a_request_at_zero_is_woken_by_the_gateway_and_none_is_lost(
-    outer: OuterGateway, user: aiohttp.ClientSession
+    external_gateway: OuterGateway, user: aiohttp.ClientSession
 ) -> None:
     zero = {"com.openfaas.scale.zero": "true", "com.openfaas.scale.zero-duration": "1s"}
     await deploy(user, "sleepy", labels=zero)
@@ -174,12 +176,12 @@ async def test_a_request_at_zero_is_woken_by_the_gateway_and_none_is_lost(
             return await answer.read()
 
     assert await asyncio.gather(*(call(number) for number in range(20))) == [b"%d" % number for number in range(20)]
-    assert ("sleepy", 1, 202) in outer.scaled
+    assert ("sleepy", 1, 202) in external_gateway.scaled
     assert not any("is ignored" in line for line in await log_lines(user, "sleepy")), "waking is nobody's quarrel"
     await remove(user, "sleepy")
 
 
-async def test_alerts_do_not_fight_the_functions_policy(outer: OuterGateway, user: aiohttp.ClientSession) -> None:
+async def test_alerts_do_not_fight_the_functions_policy(external_gateway: OuterGateway, user: aiohttp.ClientSession) -> None:
     """Three instances by the function's own policy; the gateway's alert asks for two, then for one, again and again."""
     labels = {"com.openfaas.scale.min": "3", "com.openfaas.scale.max": "20"}
     await deploy(user, "steady", SLOW_CAT, labels=labels, annotations={"gnomon/autoscaler": "kpa"})
@@ -194,25 +196,25 @@ async def test_alerts_do_not_fight_the_functions_policy(outer: OuterGateway, use
             return answer.status
 
     calls = [asyncio.create_task(call()) for _ in range(12)]
-    assert [await outer.alert("steady", firing=firing) for firing in (True, True, False)] == [200] * 3
+    assert [await external_gateway.alert("steady", firing=firing) for firing in (True, True, False)] == [200] * 3
     assert await clamped(1) == 202
     assert set(await asyncio.gather(*calls)) == {200}
     assert (await status(user, "steady"))["availableReplicas"] >= 3
-    told = [line for line in await log_lines(user, "steady") if "is ignored" in line]
-    assert len(told) == 1, "once, not at each alert"
-    assert "kpa decides" in told[0]
-    assert "gnomon/autoscaler: fixed" in told[0]
+    ignored_alerts = [line for line in await log_lines(user, "steady") if "is ignored" in line]
+    assert len(ignored_alerts) == 1, "once, not at each alert"
+    assert "kpa decides" in ignored_alerts[0]
+    assert "gnomon/autoscaler: fixed" in ignored_alerts[0]
     await remove(user, "steady")
 
 
 async def test_a_function_that_leaves_numbers_to_the_gateway_is_scaled_by_it(
-    outer: OuterGateway, user: aiohttp.ClientSession
+    external_gateway: OuterGateway, user: aiohttp.ClientSession
 ) -> None:
     await deploy(user, "led", annotations={"gnomon/autoscaler": "fixed"}, labels={"com.openfaas.scale.max": "4"})
     await ready(user, "led", 1)
-    assert await outer.alert("led", firing=True) == 200
+    assert await external_gateway.alert("led", firing=True) == 200
     await ready(user, "led", 2)
-    assert await outer.alert("led", firing=False) == 200
+    assert await external_gateway.alert("led", firing=False) == 200
     await ready(user, "led", 1)
     await remove(user, "led")
 

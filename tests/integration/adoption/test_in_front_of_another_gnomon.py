@@ -61,7 +61,7 @@ functions:
     )
     command = [*GNOMON, "deploy", "-f", str(stack), "-g", front.url]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    assert [one["name"] for one in behind.call("GET", "/system/functions", **LOGIN).json()] == ["hello"]
+    assert [row["name"] for row in behind.call("GET", "/system/functions", **LOGIN).json()] == ["hello"]
     assert front.call("POST", "/function/hello", b"through both").data == b"through both"
     ready(front, "hello", 1)
     lines = front.call("GET", "/system/logs?name=hello&follow=false").data.splitlines()

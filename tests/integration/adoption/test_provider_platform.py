@@ -114,8 +114,8 @@ class TestProviderPlatform(PlatformContract):
         provider.user, provider.password = "another", "password"
         await until(lambda: catalog.trouble is not None)
         assert await serving.probe(1.0)
-        beside = await listener.channel((await platform.create(instance_of(deployment()))).id)
-        assert answers(await send(beside, request_frame(b"still"))) == [(200, b"still")]
+        channel = await listener.channel((await platform.create(instance_of(deployment()))).id)
+        assert answers(await send(channel, request_frame(b"still"))) == [(200, b"still")]
 
     async def test_a_function_that_cannot_be_woken_is_answered_why_and_its_slot_goes_on(
         self, started: Started, provider: PlayedProvider, catalog: Catalog
@@ -259,7 +259,7 @@ async def test_stored_function_is_readable_when_the_call_returns(empty_provider:
     assert (found.spec.key, found.spec.annotations, found.spec.env_process) == (ECHO_KEY, {"note": "é\n☀"}, "cat")
     assert [method for method, _, _ in empty_provider.calls] == ["PUT", "POST"], "as faas-cli does it"
     await asyncio.to_thread(store.put_function, stored("functions/alpine:new"))
-    assert [one.spec.image for one in store.functions()] == ["functions/alpine:new"]
+    assert [function.spec.image for function in store.functions()] == ["functions/alpine:new"]
     assert await asyncio.to_thread(store.delete_function, ECHO_KEY) is True
     assert await asyncio.to_thread(store.delete_function, ECHO_KEY) is False
     assert store.functions() == []
@@ -271,10 +271,10 @@ async def test_functions_read_from_the_provider_are_never_written_back(
     """Somebody deploys version two while we follow version one."""
     empty_provider.add("echo", image="functions/alpine:one")
     await until(store.functions)
-    [one] = store.functions()
+    [function] = store.functions()
     empty_provider.functions["echo"].document = {**empty_provider.functions["echo"].document, "image": "functions/alpine:two"}
     await until(lambda: store.functions()[0].spec.image == "functions/alpine:two")
-    await asyncio.to_thread(store.put_function, one)
+    await asyncio.to_thread(store.put_function, function)
     assert empty_provider.calls == []
     assert store.functions()[0].spec.image == "functions/alpine:two"
 
@@ -282,21 +282,21 @@ async def test_functions_read_from_the_provider_are_never_written_back(
 async def test_watchers_hear_of_what_others_do_there_until_they_stop(
     empty_provider: PlayedProvider, store: ProviderStore
 ) -> None:
-    heard: list[FunctionKey] = []
-    stop = store.watch(heard.append)
+    changes: list[FunctionKey] = []
+    stop = store.watch(changes.append)
     empty_provider.add("echo")
-    await until(lambda: heard == [ECHO_KEY])
+    await until(lambda: changes == [ECHO_KEY])
     empty_provider.functions["echo"].wanted = 5
     await asyncio.to_thread(store.put_secret, FunctionKey("token"), b"v")
     empty_provider.functions["echo"].document["labels"] = {"team": "vision"}
-    await until(lambda: heard == [ECHO_KEY] * 2)
+    await until(lambda: changes == [ECHO_KEY] * 2)
     del empty_provider.functions["echo"]
-    await until(lambda: heard == [ECHO_KEY] * 3)
+    await until(lambda: changes == [ECHO_KEY] * 3)
     stop()
     stop()
     empty_provider.add("echo")
     await until(store.functions)
-    assert heard == [ECHO_KEY] * 3
+    assert changes == [ECHO_KEY] * 3
 
 
 async def test_secrets_are_kept_there_whole_and_none_comes_back(empty_provider: PlayedProvider, store: ProviderStore) -> None:

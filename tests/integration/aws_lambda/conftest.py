@@ -47,7 +47,7 @@ async def on_lambda(aws: Account) -> AsyncIterator[Start]:
             built: BuiltImages | None = None,
         ) -> OnLambda:
             platform = LambdaPlatform(
-                options or aws.options(), repository or NoModels(), built or NothingBuilt(), chance=random.Random(1)
+                options or aws.options(), repository or NoModels(), built or NothingBuilt(), rng=random.Random(1)
             )
             made = OnLambda(aws, platform)
             await platform.start(made.events)

@@ -104,7 +104,7 @@ class Stage:
         runtime.submit(Request(runtime.tensor_lane, now_s, now_s + 60.0, body=SAMPLE, responder=asked, replay_safe=True))
 
     def sizes_mb(self) -> list[tuple[int, InstanceState]]:
-        return [(one.memory_bytes >> 20, one.state) for one in self.manager.instances.seen(NAME)]
+        return [(instance.memory_bytes >> 20, instance.state) for instance in self.manager.instances.seen(NAME)]
 
     async def play(self, seconds: float) -> None:
         """So long on the autoscaler's clock, with four requests a second."""
@@ -159,16 +159,18 @@ async def test_slots_of_the_cheaper_size_take_over_and_every_request_is_answered
     before = len(stage.reports)
     await stage.play(2)
 
-    answers = [one.result() for one in stage.answers]
+    answers = [answer.result() for answer in stage.answers]
     assert {status for status, _ in answers} == {200}
     assert len({body for _, body in answers}) == 1
     assert stage.reports[0].memory_mb == OWN_MB
     assert {report.memory_mb for report in stage.reports[before:]} == {CHEAPER_MB}
     paid = sum(invoke_usd(report.billed_ms / 1000, report.memory_mb) for report in stage.reports)
     assert stage.platform.usage(NAME).cost == pytest.approx(paid)
-    chosen = next(one for one in stage.autoscaler.decisions(NAME) if any(getattr(a, "memory_mb", None) for a in one.actions))
+    chosen = next(
+        decision for decision in stage.autoscaler.decisions(NAME) if any(getattr(a, "memory_mb", None) for a in decision.actions)
+    )
     assert f"{CHEAPER_MB} MB, B = " in chosen.reason
     assert f"{OWN_MB} MB: +" in chosen.reason
     assert json.dumps(chosen.to_json()).count(f'"memory_mb": {CHEAPER_MB}') >= 1
     versions = aws.client("lambda").list_versions_by_function(FunctionName="gnomon-line-openfaas-fn-image")["Versions"]
-    assert {one["MemorySize"] for one in versions if one["Version"] != "$LATEST"} == {OWN_MB, CHEAPER_MB}
+    assert {version["MemorySize"] for version in versions if version["Version"] != "$LATEST"} == {OWN_MB, CHEAPER_MB}

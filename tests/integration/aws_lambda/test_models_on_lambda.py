@@ -71,7 +71,7 @@ async def channel_to(platform: Platform, events: Recorder, spec: FunctionSpec) -
 def batch(platform: Platform, spec: FunctionSpec, bodies: list[bytes], budget_s: float = 60.0) -> Frame:
     signature = platform.signature(spec)
     assert signature is not None
-    head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+    head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in signature.inputs]}).encode()
     return Frame(Kind.BATCH, 1, 1, budget_s, head, [Member(0, 1, b"", body) for body in bodies])
 
 
@@ -79,8 +79,8 @@ async def test_a_batch_of_eight_answers_as_here_and_one_bad_member_harms_nobody(
     on_lambda: Start, local: tuple[LocalPlatform, Recorder], repository: DirectoryRepository
 ) -> None:
     there, spec = await on_lambda(repository=repository), model("net")
-    chance = random.Random(5)
-    bodies = [struct.pack(f"<{3 * SIDE * SIDE}f", *(chance.gauss(0, 1) for _ in range(3 * SIDE * SIDE))) for _ in range(8)]
+    rng = random.Random(5)
+    bodies = [struct.pack(f"<{3 * SIDE * SIDE}f", *(rng.gauss(0, 1) for _ in range(3 * SIDE * SIDE))) for _ in range(8)]
     bodies[5] = bodies[5][:-4]
 
     _, channel = await there.begin(spec)
@@ -171,8 +171,8 @@ def test_profiling_asks_before_it_spends_and_resumes(aws: Account, models: Path)
     path = models / "profiles" / "line@1" / "lambda" / "us-east-1.json"
     document = json.loads(path.read_text())
     assert document["format"] == "gnomon-service-times/1"
-    assert [(one["memory_mb"], one["batch"]) for one in document["measured"]] == [(1769, 1), (1769, 4), (3538, 1), (3538, 4)]
-    assert all(0 < one["ms"] < 5000 for one in document["measured"])
+    assert [(row["memory_mb"], row["batch"]) for row in document["measured"]] == [(1769, 1), (1769, 4), (3538, 1), (3538, 4)]
+    assert all(0 < row["ms"] < 5000 for row in document["measured"])
     assert all(len(cell["runs_s"]) == 3 for cell in document["cells"])
     assert document["cost"] > 14 * 2e-7
     assert document["cloudwatch"]["invocations"] == 0, "moto counts none"

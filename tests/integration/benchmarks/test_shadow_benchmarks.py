@@ -54,10 +54,10 @@ def test_the_interval_of_a_median_leaves_out_what_a_fair_coin_does() -> None:
 
 
 def test_the_interval_of_a_median_covers_it_as_often_as_it_says() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     covered = 0
     for _ in range(1000):
-        low, high = interval([chance.random() for _ in range(31)], 0.5)
+        low, high = interval([rng.random() for _ in range(31)], 0.5)
         covered += low <= 0.5 <= high
     assert covered >= 940
 

@@ -134,14 +134,14 @@ def sleepers() -> list[str]:
 CONNECTING = """
 import json, socket, sys
 def build_wheel(*a, **k):
-    told = {}
+    outcomes = {}
     for port in PORTS:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=10).close()
-            told[port] = "connected"
+            outcomes[port] = "connected"
         except OSError as error:
-            told[port] = type(error).__name__
-    sys.exit(json.dumps(told))
+            outcomes[port] = type(error).__name__
+    sys.exit(json.dumps(outcomes))
 """
 
 
@@ -157,10 +157,10 @@ async def test_a_build_reaches_no_service_of_this_machine_but_the_operators_inde
             await EnvironmentBuilder(built, environment=environment).build(
                 build_archive_file(requirements="odd-gnomon-test\n"), lines.append
             )
-    told = next(line for line in lines if "connected" in line or ("Error" in line and "{" in line))
+    reached_line = next(line for line in lines if "connected" in line or ("Error" in line and "{" in line))
     if not limits_ports():
         pytest.skip("Linux before 6.7 cannot limit the ports that a process connects to")
-    assert json.loads(told[told.index("{") : told.index("}") + 1]) == {
+    assert json.loads(reached_line[reached_line.index("{") : reached_line.index("}") + 1]) == {
         str(ports[0]): "PermissionError",
         str(ports[1]): "connected",
     }
@@ -207,13 +207,13 @@ async def test_a_package_that_runs_code_is_somebody_else_and_sees_nothing_of_our
     lines: list[str] = []
     with pytest.raises(GnomonError):
         await builder.build(build_archive_file(requirements="odd-gnomon-test\n"), lines.append)
-    told = json.loads(next(line[line.index("{") :] for line in lines if '"environment"' in line))
-    assert {"GNOMON_TEST_PASSWORD", "AWS_SECRET_ACCESS_KEY"}.isdisjoint(told["environment"])
-    assert set(told["environment"]) >= {"HOME", "PATH"}
+    seen = json.loads(next(line[line.index("{") :] for line in lines if '"environment"' in line))
+    assert {"GNOMON_TEST_PASSWORD", "AWS_SECRET_ACCESS_KEY"}.isdisjoint(seen["environment"])
+    assert set(seen["environment"]) >= {"HOME", "PATH"}
     if os.geteuid() == 0:
-        assert told["uid"] not in (0, os.getuid())
-        assert "images.json" not in (told["state"] or [])
-        assert "contents" not in (told["state"] or [])
+        assert seen["uid"] not in (0, os.getuid())
+        assert "images.json" not in (seen["state"] or [])
+        assert "contents" not in (seen["state"] or [])
 
 
 async def test_builds_of_one_environment_at_once_make_it_once(

@@ -110,7 +110,9 @@ def test_a_text_is_no_list_of_service_times(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["1" * 400, "Infinity"])
 def test_sizes_beyond_all_bounds_are_refused(tmp_path: Path, size: str) -> None:
-    cells = ", ".join(f'{{"memory_mb": {one}, "batch": {batch}, "ms": 40}}' for one in (512, size) for batch in (1, 2))
+    cells = ", ".join(
+        f'{{"memory_mb": {memory_mb}, "batch": {batch}, "ms": 40}}' for memory_mb in (512, size) for batch in (1, 2)
+    )
     for name, text in (("sizes", f'[{{"memory_mb": {size}, "service_ms": [40]}}]'), ("measured", f"[{cells}]")):
         file = tmp_path / f"{name}.json"
         file.write_text(f'{{"{name}": {text}}}')
@@ -154,7 +156,9 @@ def test_measured_cores_that_lambda_does_not_sell_are_not_planned_there(tmp_path
 
     def planned_on(cores: tuple[int, ...], *more: str) -> subprocess.CompletedProcess[str]:
         cells = [
-            {"cores": one, "batch": batch, "ms": (10 + 20 * batch) * (0.1 + 0.9 / one)} for one in cores for batch in (1, 3, 6)
+            {"cores": core_count, "batch": batch, "ms": (10 + 20 * batch) * (0.1 + 0.9 / core_count)}
+            for core_count in cores
+            for batch in (1, 3, 6)
         ]
         file.write_text(json.dumps({"measured": cells}))
         return planned("--rate", 50, "--sizes", file, "--max-batch", 1, "--slo-ms", 7, "--json", *more)
@@ -189,8 +193,8 @@ def test_service_times_that_varied_are_planned_for_as_they_did(tmp_path: Path) -
         found[name] = json.loads(done.stdout)["plan"]
     assert found["varying"]["memory_mb"] == found["usual"]["memory_mb"]
     assert found["varying"]["latency_ms"] == pytest.approx(1.2 * found["usual"]["latency_ms"])
-    one = {"memory_mb": 1769, "service_ms": [40, 52], "ratios": [1, 1.5]}
-    file.write_text(json.dumps({"sizes": [one]}))
+    size_row = {"memory_mb": 1769, "service_ms": [40, 52], "ratios": [1, 1.5]}
+    file.write_text(json.dumps({"sizes": [size_row]}))
     done = planned("--rate", 50, "--sizes", file, "--max-batch", 1, "--slo-ms", 100, "--json")
     assert json.loads(done.stdout)["plan"]["latency_ms"] == pytest.approx(60.0)
 
@@ -299,7 +303,7 @@ SIMULATE = ("simulate", *LOAD, "--service-time", "10ms", "--requests")
 PLAN = ("plan", "--rate", "50", "--service-ms", "40,52", "--slo-ms", "200", "--plot")
 
 
-@pytest.mark.parametrize("command", [SIMULATE, PLAN], ids=lambda one: one[0])
+@pytest.mark.parametrize("command", [SIMULATE, PLAN], ids=lambda command: command[0])
 def test_a_folder_that_is_missing_is_a_wrong_command(gnomon: Run, command: tuple[str, ...]) -> None:
     done = gnomon(*command, "missing/file")
     assert done.returncode == 2

@@ -58,7 +58,7 @@ class Attack:
     """The honest pair, the hostile instances, and one round of acts after the other."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.coordinator = Coordinator(1)
         self.layers = layers_file(folder)
         self.launch_fds = LaunchFds()
@@ -91,7 +91,7 @@ class Attack:
         self.names += 1
         instance = Instance(f"hostile-{self.names}")
         instance.epoch = 1
-        self.coordinator.hand_over(instance, self.chance.choice(["body", "empty", "shadow"]))
+        self.coordinator.hand_over(instance, self.rng.choice(["body", "empty", "shadow"]))
         return instance
 
     def round(self) -> None:
@@ -102,12 +102,12 @@ class Attack:
             self.coordinator.ping()
         table = self.coordinator.table()
         for index, instance in enumerate(self.hostile):
-            heard = table.get(instance.name, ["", None, [], "ending"])[3] not in ("barred", "ending")
-            if not heard or self.chance.random() < 0.3:
+            accepted = table.get(instance.name, ["", None, [], "ending"])[3] not in ("barred", "ending")
+            if not accepted or self.rng.random() < 0.3:
                 self._replace(index)
 
     def _act(self, instance: Instance) -> None:
-        act: Callable[[Instance], None] = self.chance.choice(
+        act: Callable[[Instance], None] = self.rng.choice(
             [
                 self._noise,
                 self._torn,
@@ -126,41 +126,41 @@ class Attack:
     def _replace(self, index: int) -> None:
         instance = self.hostile[index]
         # Some say goodbye by closing their socket, some by dying, in either order.
-        first, second = self.chance.sample([lambda: self.coordinator.gone(instance.name), instance.socket.close], 2)
+        first, second = self.rng.sample([lambda: self.coordinator.gone(instance.name), instance.socket.close], 2)
         first()
         second()
         instance.close()
         self.hostile[index] = self._another()
 
     def _noise(self, instance: Instance) -> None:
-        instance.socket.send(self.chance.randbytes(self.chance.choice([0, 1, 2, 16, 300, 5000])))
+        instance.socket.send(self.rng.randbytes(self.rng.choice([0, 1, 2, 16, 300, 5000])))
 
     def _torn(self, instance: Instance) -> None:
         data = self._message()
-        cut = self.chance.randrange(len(data) + 1)
-        instance.socket.send(data[:cut] if self.chance.random() < 0.5 else data[cut:])
+        cut = self.rng.randrange(len(data) + 1)
+        instance.socket.send(data[:cut] if self.rng.random() < 0.5 else data[cut:])
 
     def _message(self, **changes: Any) -> bytes:
-        message = {"epoch": self.chance.choice([0, 1, 1, 1, 2]), **self.chance.choice(VALID), **changes}
+        message = {"epoch": self.rng.choice([0, 1, 1, 1, 2]), **self.rng.choice(VALID), **changes}
         return json.dumps(message).encode()
 
     def _changed(self, instance: Instance) -> None:
-        message: dict[str, Any] = {"epoch": 1, **self.chance.choice(VALID)}
-        for _ in range(self.chance.randint(1, 3)):
-            message[self.chance.choice([*message, "epoch", "say", "shadow", "body", "blocks"])] = self.chance.choice(ODD)
-        if self.chance.random() < 0.2:
+        message: dict[str, Any] = {"epoch": 1, **self.rng.choice(VALID)}
+        for _ in range(self.rng.randint(1, 3)):
+            message[self.rng.choice([*message, "epoch", "say", "shadow", "body", "blocks"])] = self.rng.choice(ODD)
+        if self.rng.random() < 0.2:
             message = {"say": message}
         data = bytearray(json.dumps(message).encode()[: packets.MAX_PACKET_BYTES])
-        if self.chance.random() < 0.3:
-            for _ in range(self.chance.randint(1, 8)):
-                data[self.chance.randrange(len(data))] = self.chance.randrange(256)
+        if self.rng.random() < 0.3:
+            for _ in range(self.rng.randint(1, 8)):
+                data[self.rng.randrange(len(data))] = self.rng.randrange(256)
         instance.socket.send(data)
 
     def _out_of_turn(self, instance: Instance) -> None:
         """Right in itself, wrong here: about others, about what never was."""
-        name = self.chance.choice([instance.name, "honest-shadow", "honest-body", "nobody"])
-        other = self.chance.choice([instance.name, "honest-shadow", "honest-body", "nobody"])
-        message = dict(self.chance.choice(VALID))
+        name = self.rng.choice([instance.name, "honest-shadow", "honest-body", "nobody"])
+        other = self.rng.choice([instance.name, "honest-shadow", "honest-body", "nobody"])
+        message = dict(self.rng.choice(VALID))
         pairs = [{"shadow": name, "blocks": [1, 2], "split": [0, 1]}]
         for field, value in (("shadow", name), ("body", other), ("pairs", pairs)):
             if field in message:
@@ -168,17 +168,17 @@ class Attack:
         instance.send({"epoch": 1, **message})
 
     def _descriptors(self, instance: Instance) -> None:
-        count = self.chance.choice([1, 2, 3, 8, 9, 64, 253])
+        count = self.rng.choice([1, 2, 3, 8, 9, 64, 253])
         socket.send_fds(instance.socket, [self._message()], [self.launch_fds.descriptors[0]] * count)
 
     def _oversize(self, instance: Instance) -> None:
-        size = self.chance.choice([60_000, packets.MAX_PACKET_BYTES, packets.MAX_PACKET_BYTES + 1, 100_000])
-        filler = self.chance.choice([b"[", b"{", b'{"say":', b"9", b" ", b'"'])
+        size = self.rng.choice([60_000, packets.MAX_PACKET_BYTES, packets.MAX_PACKET_BYTES + 1, 100_000])
+        filler = self.rng.choice([b"[", b"{", b'{"say":', b"9", b" ", b'"'])
         instance.socket.send((filler * size)[:size])
 
     def _flood(self, instance: Instance) -> None:
         data = self._message()
-        for _ in range(self.chance.choice([10, 10, 10, 300])):
+        for _ in range(self.rng.choice([10, 10, 10, 300])):
             instance.socket.send(data)
 
     def check(self) -> None:

@@ -149,8 +149,8 @@ def test_the_next_coordinator_finds_the_pair_and_leaves_it_alone(
     second.platform.send(shadow_request(layers))
     body.say("body", pairs=[{"shadow": "s1", "blocks": [1, 2], "split": [0, 1]}])
     shadow.say("registered", shadow="s1", body="b1", blocks=[1, 2], resident_bytes=1, load_ms=1.0, paired=True)
-    told, _ = second.platform.expect("event", "paired")
-    assert told["body"] == "b1"
+    event, _ = second.platform.expect("event", "paired")
+    assert event["body"] == "b1"
     assert second.table()["b1"] == ["body", ["s1"], [1, 2], "paired"]
     for instance in (body, shadow):
         instance.take()
@@ -215,8 +215,8 @@ def test_a_layers_file_that_is_none_fails_the_wish_and_nothing_else(
     for content in ("", "[]", '{"format": "x"}', "[" * 5000):
         broken.write_text(content)
         coordinator.platform.send(shadow_request(broken), launch_fds.descriptors)
-        told, _ = coordinator.platform.expect("event", "failed")
-        assert "layers cannot be read" in told["reason"]
+        event, _ = coordinator.platform.expect("event", "failed")
+        assert "layers cannot be read" in event["reason"]
     coordinator.platform.send(shadow_request(tmp_path / "nowhere"), launch_fds.descriptors)
     coordinator.platform.expect("event", "failed")
     before = coordinator.descriptors()

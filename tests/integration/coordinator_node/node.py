@@ -140,7 +140,7 @@ class Node:
         assert entry.layers is not None
         paths = {"program": entry.program, "weights": entry.weights, "layers": entry.layers}
         self.files = {name: str(path.relative_to(self.models)) for name, path in paths.items()}
-        self.head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in entry.signature.inputs]}).encode()
+        self.head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in entry.signature.inputs]}).encode()
         self.blocks = list(range(len(json.loads(entry.layers.read_bytes())["blocks"])))
         """All of the model: each row is computed by one of the two from its beginning to its end."""
         (folder / "token").write_text(TOKEN)

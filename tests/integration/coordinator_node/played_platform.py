@@ -100,7 +100,7 @@ class Platform:
         self.bodies[name] = BodyPod(instance, spec, f"uid-{name}", "node-a")
 
     def seen(self, shadow: str) -> Instance:
-        [found] = [one for one in self.pairs.instances("line.openfaas-fn") if one.id == shadow]
+        [found] = [instance for instance in self.pairs.instances("line.openfaas-fn") if instance.id == shadow]
         return found
 
 

@@ -30,13 +30,13 @@ class Keeping(Held):
         super().__init__("uid-keeping")
         self.events: dict[str, Any] = {}
 
-    def next(self, asked: Asked) -> Any:
-        if "/events" not in asked.path:
-            return super().next(asked)
-        if asked.method == "POST":
-            self.events[asked.body["metadata"]["name"]] = asked.body
-            return Answer(asked.body, 201)
-        kept = self.events.get(asked.path.rsplit("/", 1)[-1])
+    def next(self, request: Asked) -> Any:
+        if "/events" not in request.path:
+            return super().next(request)
+        if request.method == "POST":
+            self.events[request.body["metadata"]["name"]] = request.body
+            return Answer(request.body, 201)
+        kept = self.events.get(request.path.rsplit("/", 1)[-1])
         return refusal(404, "NotFound") if kept is None else Answer(kept)
 
 

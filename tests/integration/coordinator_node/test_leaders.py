@@ -77,20 +77,20 @@ class Held(Script):
         self.pods: dict[str, list[Any]] = {"gnomon/managed": [pod], "app.kubernetes.io": [coordinator], "": [pod, coordinator]}
         self.secret = {"metadata": {"name": "line.gnomon"}, "data": {TOKEN_KEY: base64.b64encode(b"t").decode()}}
 
-    def next(self, asked: Asked) -> Any:
-        self.asked.append(asked)
-        if "watch" in asked.query:
+    def next(self, request: Asked) -> Any:
+        self.asked.append(request)
+        if "watch" in request.query:
             return []
-        kind = asked.path.rsplit("/", 1)[-1]
+        kind = request.path.rsplit("/", 1)[-1]
         if kind == "v1":
             return Answer({"resources": [{"name": "pods/resize"}]})
         if kind == "pods":
-            selector = asked.query.get("labelSelector", "")
+            selector = request.query.get("labelSelector", "")
             items = next(pods for label, pods in self.pods.items() if selector.startswith(label))
-        elif "/secrets/" in asked.path:
+        elif "/secrets/" in request.path:
             return Answer(self.secret)
-        elif "/pods/" in asked.path:
-            return Answer(next(pod for pod in self.pods[""] if f"/pods/{pod['metadata']['name']}" in asked.path))
+        elif "/pods/" in request.path:
+            return Answer(next(pod for pod in self.pods[""] if f"/pods/{pod['metadata']['name']}" in request.path))
         else:
             items = self.held.get(kind, [])
         return Answer({"metadata": {"resourceVersion": "1"}, "items": items})
@@ -135,7 +135,7 @@ async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkey
         await events.channel(BODY)
         shadow = await first.create_shadow(BODY, pair)
         await events.until(lambda: seen(first)[BODY].partner == shadow.id)
-        as_made, room = seen(first)[shadow.id], first.nodes()
+        as_made, nodes_as_made = seen(first)[shadow.id], first.nodes()
     assert events.gone[shadow.id] == "the gateway stops; it works on for its Body"
     assert events.times_gone == {shadow.id: 1, BODY: 1}
 
@@ -148,7 +148,7 @@ async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkey
             assert seen(second)[BODY].shadows == {shadow.id: pair}
             assert seen(second)[shadow.id] == replace(as_made, started_s=seen(second)[shadow.id].started_s)
             assert events.order[:2] == [("found", shadow.id), ("paired", BODY)]
-            assert second.nodes() == room
+            assert second.nodes() == nodes_as_made
             await events.channel(BODY)
         # One of several, which follows and is to lead: when it does, it knows them.
         async with platform(api, node, following=True) as (third, events):
@@ -157,7 +157,7 @@ async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkey
             assert list(seen(third)) == [BODY]
             await third.lead()
             assert seen(third)[BODY].shadows == {shadow.id: pair}
-            assert (seen(third)[shadow.id].state, third.nodes()) == (InstanceState.READY, room)
+            assert (seen(third)[shadow.id].state, third.nodes()) == (InstanceState.READY, nodes_as_made)
 
     # The next one has no use for it.
     async with platform(api, node) as (last, events):
@@ -167,7 +167,7 @@ async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkey
         assert await events.reason(shadow.id) == "stopped"
         assert events.order[-2:] == [("alone", BODY), ("gone", shadow.id)]
         assert list(seen(last)) == [BODY]
-        assert last.nodes()[0].free_cores == room[0].free_cores + 1
+        assert last.nodes()[0].free_cores == nodes_as_made[0].free_cores + 1
     assert known.alone(body)
 
 

@@ -176,9 +176,9 @@ async def test_a_body_that_is_killed_takes_its_shadow_along(platform: Platform, 
     await nothing_is_left(platform, node, other)
 
 
-async def restarted(one: Node, before: list[int]) -> None:
-    await until(lambda: set(pool_processes(one, COORDINATOR)) - set(before), "there is no other coordinator")
-    await until(lambda: one.state()["pool"]["ready"], "it is not heard")
+async def restarted(node: Node, before: list[int]) -> None:
+    await until(lambda: set(pool_processes(node, COORDINATOR)) - set(before), "there is no other coordinator")
+    await until(lambda: node.state()["pool"]["ready"], "it is not heard")
 
 
 async def test_a_pair_goes_on_without_either_coordinator(platform: Platform, node: Node, other: Node) -> None:
@@ -188,8 +188,8 @@ async def test_a_pair_goes_on_without_either_coordinator(platform: Platform, nod
     async with asked_all_the_time(body, known):
         for process in before:
             os.kill(process, signal.SIGKILL)
-        for one in (node, other):
-            await restarted(one, before)
+        for each_node in (node, other):
+            await restarted(each_node, before)
         # The next ones know it: what they are told is done.
         changed = far(node, 1, (0, 1, 1, 2, 2))
         await platform.pairs.change("f-6-s1", changed)

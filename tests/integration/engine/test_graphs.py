@@ -102,10 +102,10 @@ def test_pieces_cut_at_any_blocks_answer_as_the_program_and_row_by_row(
 ) -> None:
     assert entry.layers is not None
     layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
-    model, chance, inputs = graph(entry, engine), random.Random(1), sample_inputs(program.program, 4)
+    model, rng, inputs = graph(entry, engine), random.Random(1), sample_inputs(program.program, 4)
     expected = program.run(inputs)
     for _ in range(4):
-        chosen = chance.sample(range(len(layers.blocks)), chance.randint(1, len(layers.blocks) - 1))
+        chosen = rng.sample(range(len(layers.blocks)), rng.randint(1, len(layers.blocks) - 1))
         runs = [(run.begin, run.end) for run in layers.runs(chosen)]
         whole, part = (through(model, runs, [tensor[rows] for tensor in inputs]) for rows in (slice(0, 4), slice(1, 3)))
         for found, rows, answer in zip(whole, part, expected, strict=True):

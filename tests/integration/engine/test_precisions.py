@@ -67,8 +67,8 @@ class Network(nn.Module):
 
 def samples(count: int) -> Tensor:
     """Images of classes that differ by what they are brightest in."""
-    chance = torch.Generator().manual_seed(1)
-    images = torch.randn(count, 3, 16, 16, generator=chance)
+    rng = torch.Generator().manual_seed(1)
+    images = torch.randn(count, 3, 16, 16, generator=rng)
     return images + 2.0 * torch.eye(3)[torch.arange(count) % 3][:, :, None, None]
 
 
@@ -126,8 +126,12 @@ def test_report_has_each_engine_in_each_precision_with_agreement_and_accuracy(en
 def test_weights_have_all_8_bits_where_the_cpu_sums_their_products_exactly(entry: ModelEntry, report: EngineReport) -> None:
     arithmetic = INT8 if INT8 in cpu_arithmetic() else ""
     graph = onnx.load(entry.files["model-int8.onnx"])
-    weights = [onnx.numpy_helper.to_array(one) for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8]
-    largest = max(int(abs(one.astype(int)).max()) for one in weights)
+    weights = [
+        onnx.numpy_helper.to_array(initializer)
+        for initializer in graph.graph.initializer
+        if initializer.data_type == onnx.TensorProto.INT8
+    ]
+    largest = max(int(abs(weight.astype(int)).max()) for weight in weights)
     assert (largest > 64) == (arithmetic == INT8)  # 7 bits: −64 to 64
     assert {report.result(name).arithmetic for name in NARROW} == {arithmetic}
     assert report.result("openvino-bf16").arithmetic in ("", BF16)

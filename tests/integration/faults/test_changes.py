@@ -395,13 +395,13 @@ async def test_half_of_the_callers_hang_up_while_they_wait_and_none_of_those_is_
     faulty.serve("storm", max_batch=4)
     await until(lambda: faulty.ready("storm") == 1, "not ready")
     [pid] = faulty.pids("storm")
-    chance = random.Random(5)
+    rng = random.Random(5)
     freeze(pid)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(callers.call("storm"))
         await until(lambda: faulty.in_flight("storm") == 1, "not dispatched")
         stay = [group.create_task(callers.call("storm")) for _ in range(40)]
-        leave = [group.create_task(callers.call("storm", leave_after_s=chance.uniform(0.05, 1))) for _ in range(40)]
+        leave = [group.create_task(callers.call("storm", leave_after_s=rng.uniform(0.05, 1))) for _ in range(40)]
         await asyncio.wait(leave)
         await until(lambda: faulty.in_flight("storm") == 41, "the gateway has not noticed who left")
         go_on(pid)
@@ -413,12 +413,12 @@ async def test_half_of_the_callers_hang_up_while_they_wait_and_none_of_those_is_
 async def test_after_a_storm_of_hang_ups_at_any_moment_everything_is_as_before(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("storm", instances=2, max_batch=4)
     await until(lambda: faulty.ready("storm") == 2, "not ready")
-    chance = random.Random(6)
+    rng = random.Random(6)
     async with asyncio.TaskGroup() as group:
         for number in range(400):
-            leave_after_s = chance.uniform(0.001, 0.1) if number % 2 else None
+            leave_after_s = rng.uniform(0.001, 0.1) if number % 2 else None
             group.create_task(callers.call("storm", sleep_s=0.005, leave_after_s=leave_after_s))
-            await asyncio.sleep(chance.uniform(0, 0.004))
+            await asyncio.sleep(rng.uniform(0, 0.004))
     await until(lambda: faulty.in_flight("storm") == 0, "somebody is still being waited for")
     before = callers.history.check()
     assert set(before) == {"200", "left"}
@@ -433,12 +433,12 @@ async def test_expired_request_is_refused_in_time_and_never_executed(faulty: Fau
     faulty.serve("short")
     await until(lambda: faulty.ready("short") == 1, "not ready")
     [pid] = faulty.pids("short")
-    chance = random.Random(7)
+    rng = random.Random(7)
     freeze(pid)
     async with asyncio.TaskGroup() as group:
         patient = group.create_task(callers.call("short"))
         await until(lambda: faulty.in_flight("short") == 1, "not dispatched")
-        hasty = [group.create_task(callers.call("short", deadline_ms=chance.uniform(50, 500))) for _ in range(50)]
+        hasty = [group.create_task(callers.call("short", deadline_ms=rng.uniform(50, 500))) for _ in range(50)]
         # They are answered while the instance stands still: by their deadline and by nothing else.
         await asyncio.wait(hasty)
         go_on(pid)
@@ -454,10 +454,10 @@ async def test_overload_with_short_deadlines_is_refused_with_a_reason_and_a_time
 ) -> None:
     faulty.serve("over", queue_max_requests=50)
     await until(lambda: faulty.ready("over") == 1, "not ready")
-    chance = random.Random(8)
+    rng = random.Random(8)
     async with asyncio.TaskGroup() as group:
         for _ in range(400):
-            group.create_task(callers.call("over", sleep_s=0.02, deadline_ms=chance.uniform(50, 500)))
+            group.create_task(callers.call("over", sleep_s=0.02, deadline_ms=rng.uniform(50, 500)))
             await asyncio.sleep(0.005)
     seen = callers.history.check()
     refused = [end for end in callers.history.ends if end.status != 200]

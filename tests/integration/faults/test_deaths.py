@@ -62,14 +62,14 @@ async def test_random_kills_hang_and_confuse_nobody(
 ) -> None:
     faulty.serve("prey", instances=3)
     await until(lambda: faulty.ready("prey") == 3, "not ready")
-    chance = random.Random(4)
+    rng = random.Random(4)
     kills = 0
     async with callers.load("prey", 8, sleep_s=0.02):
         for _ in range(ROUNDS):
             await asyncio.sleep(EVERY_S)
             pids = await asyncio.to_thread(faulty.pids, "prey")
             if pids:
-                kill(chance.choice(pids))
+                kill(rng.choice(pids))
                 kills += 1
     seen = callers.history.check()
     record_property("availability", f"{seen['200']}/{seen.total()} under {kills} kills")

@@ -321,8 +321,8 @@ async def test_connected_clients_are_answered_at_shutdown(gateway: Any, monkeypa
     await asyncio.to_thread(late[0].sendall, request("/function/f", b"late"))
     answer = await kept.answer()
     assert (answer.status, answer.headers["connection"], answer.body) == (200, "close", b"again")
-    for one, body in ((early[0], b"early 0"), (early[1], b"early 1"), (early[2], b"early 2"), (late[0], b"late")):
-        said = await asyncio.to_thread(everything_from, one)
+    for client, body in ((early[0], b"early 0"), (early[1], b"early 1"), (early[2], b"early 2"), (late[0], b"late")):
+        said = await asyncio.to_thread(everything_from, client)
         assert said.startswith(b"HTTP/1.1 200 ")
         assert said.endswith(b"\r\n\r\n" + body)
     await stopping
@@ -365,7 +365,7 @@ async def test_a_body_that_begins_to_come_while_the_server_stops_has_its_time(ga
     client, context = await gateway.connect(), gateway.server._context
     context.stopping_s = context.now_s - 60.0
     await client.send(b"POST /function/f HTTP/1.1\r\nHost: gnomon\r\nContent-Length: 4\r\n\r\nbo")
-    await until(lambda: [one.phase for one in gateway.server._connections()] == [Phase.BODY])
+    await until(lambda: [connection.phase for connection in gateway.server._connections()] == [Phase.BODY])
     begun_s = context.now_s
     await until(lambda: context.now_s > begun_s + 0.1)
     await client.send(b"dy")
@@ -375,10 +375,10 @@ async def test_a_body_that_begins_to_come_while_the_server_stops_has_its_time(ga
 async def test_kept_connections_are_told_to_close_before_shutdown(gateway: Any) -> None:
     """Hot routes and others; everything is answered, and comes by a new connection afterwards."""
     await gateway.deploy()
-    one, other = await gateway.connect(), await gateway.connect()
-    assert [(await one.call("/function/f", b"1")).status, (await other.call("/system/info")).status] == [200, 200]
+    first, second = await gateway.connect(), await gateway.connect()
+    assert [(await first.call("/function/f", b"1")).status, (await second.call("/system/info")).status] == [200, 200]
     gateway.server.announce_end()
-    for connection, path in ((one, "/function/f"), (other, "/system/info")):
+    for connection, path in ((first, "/function/f"), (second, "/system/info")):
         answer = await connection.call(path, b"2")
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert await connection.closed()

@@ -213,7 +213,7 @@ OF_A_REQUEST = (Exchange, Invocation, Request, Batch)
 
 
 def garbage_of_requests() -> Counter[str]:
-    return garbage(lambda one: isinstance(one, OF_A_REQUEST))
+    return garbage(lambda problem: isinstance(problem, OF_A_REQUEST))
 
 
 async def answered(connection: Any) -> None:

@@ -277,9 +277,9 @@ def large_document(data: Any = NUMBERS, **changes: Any) -> bytes:
 
 @pytest.fixture
 def reader() -> Iterator[ParserProcess]:
-    one = ParserProcess()
-    yield one
-    one.close()
+    parser = ParserProcess()
+    yield parser
+    parser.close()
 
 
 def read(reader: ParserProcess, body: bytes, length: bytes | None = None) -> Future[Infer]:

@@ -160,8 +160,8 @@ class Reader:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self.socket, ("127.0.0.1", self.gateway.server.port))
         ours = self.socket.getsockname()
-        await until(lambda: any(one.client == ours for one in self.gateway.server._connections()))
-        (self.served,) = [one for one in self.gateway.server._connections() if one.client == ours]
+        await until(lambda: any(connection.client == ours for connection in self.gateway.server._connections()))
+        (self.served,) = [connection for connection in self.gateway.server._connections() if connection.client == ours]
         self.served.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         await loop.sock_sendall(self.socket, request)
         data = b""
@@ -202,9 +202,9 @@ class Reader:
 @pytest.fixture
 async def reader(gateway: Any) -> Any:
     await gateway.deploy()
-    one = Reader(gateway)
-    yield one
-    one.socket.close()
+    slow_reader = Reader(gateway)
+    yield slow_reader
+    slow_reader.socket.close()
 
 
 @slowly
@@ -245,24 +245,24 @@ async def crowd(gateway: Any) -> Any:
     """Six clients that have asked for three times as much as is held unsent; the first has begun to read."""
     await gateway.deploy()
     readers = [Reader(gateway) for _ in range(6)]
-    for number, one in enumerate(readers):
-        await one.ask(KEPT)
+    for number, reader in enumerate(readers):
+        await reader.ask(KEPT)
         if not number:
-            assert await one.read(ANSWER_BYTES // 4)
+            assert await reader.read(ANSWER_BYTES // 4)
     yield readers
-    for one in readers:
-        one.socket.close()
+    for reader in readers:
+        reader.socket.close()
 
 
 @bounded
 async def test_unsent_bytes_of_all_readers_together_are_bounded(gateway: Any, crowd: list[Reader]) -> None:
     buffers = gateway.server._context.write_buffers
-    await until(lambda: 1 < sum(one.is_served() for one in crowd) < len(crowd))
+    await until(lambda: 1 < sum(slow_reader.is_served() for slow_reader in crowd) < len(crowd))
     assert ANSWER_BYTES // 2 < buffers.held_bytes <= BOUND_BYTES
     assert await crowd[0].read(ANSWER_BYTES), "who began to read is served to the end"
     assert (await gateway.call("/function/f", b"another")).body == b"another"
-    for one in crowd:
-        one.socket.close()
+    for slow_reader in crowd:
+        slow_reader.socket.close()
     await until(lambda: not gateway.server._connections())
     assert buffers.held_bytes == 0
 
@@ -281,8 +281,8 @@ async def test_the_slowest_reader_is_closed_first(gateway: Any, monkeypatch: pyt
     assert reading.is_served()
     assert newest.is_served()
     assert await reading.read(ANSWER_BYTES)
-    for one in (silent, reading, newest):
-        one.socket.close()
+    for each_reader in (silent, reading, newest):
+        each_reader.socket.close()
 
 
 @asynccontextmanager

@@ -20,23 +20,23 @@ from gnomon_gateway.asynchronous.queue import AsyncQueue, RetryRule
 
 async def main(folder: Path, port: int, count: int) -> None:
     journal = (folder / "journal").open("a", buffering=1)
-    chance = Random()
+    rng = Random()
 
     async def invoke(invocation: Invocation) -> FunctionAnswer:
         call_id = dict(invocation.headers)["x-call-id"]
         assert invocation.body == call_id.encode() * 100
-        await asyncio.sleep(chance.uniform(0.0, 0.01))
+        await asyncio.sleep(rng.uniform(0.0, 0.01))
         journal.write(f"ran {call_id}\n")
         return FunctionAnswer(200, (), invocation.body)
 
     hosts = CallbackHosts([f"127.0.0.1:{port}"])
     queue = AsyncQueue(
-        CallStore(folder / "calls.db"), invoke, Callbacks(hosts, chance), lambda _: RetryRule(), clock=WallClock(), chance=chance
+        CallStore(folder / "calls.db"), invoke, Callbacks(hosts, rng), lambda _: RetryRule(), clock=WallClock(), rng=rng
     )
     await queue.start()
 
     async def submit(number: int) -> None:
-        call_id = f"{folder.name}-{chance.randrange(10**9)}-{number}"
+        call_id = f"{folder.name}-{rng.randrange(10**9)}-{number}"
         url = f"http://127.0.0.1:{port}/" if number % 2 else ""
         body = call_id.encode() * 100
         call = Call(call_id, FunctionKey("fn"), "/", "", (("x-call-id", call_id),), len(body), url, 0.0)

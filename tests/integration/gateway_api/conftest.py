@@ -196,7 +196,7 @@ async def _running(
         callbacks,
         lambda key: _rule(functions, key),
         clock=clock,
-        chance=Random(1),
+        rng=Random(1),
         limits=limits,
     )
     await queue.start()

@@ -232,9 +232,9 @@ async def test_accepted_calls_survive_sigkill(tmp_path: Path) -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
-    chance, accepted = Random(3), set[str]()
+    rng, accepted = Random(3), set[str]()
     for _ in range(4):
-        said = await run(tmp_path, port, 60, chance.uniform(0.0, 0.05))
+        said = await run(tmp_path, port, 60, rng.uniform(0.0, 0.05))
         accepted |= {line.split()[1] for line in said}
     assert (await run(tmp_path, port, 0, None))[-1] == "empty"
     await runner.cleanup()

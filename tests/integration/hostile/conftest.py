@@ -145,9 +145,9 @@ def check_error(answer: Answer | urllib3.BaseHTTPResponse) -> dict[str, str]:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", error["code"]), error
     assert len(error["message"]) < 1000
     # The table of images is for users to extend, and named where one is missing.
-    told = re.sub(r"\S*/images\.yml", "", json.dumps(error))
+    text = re.sub(r"\S*/images\.yml", "", json.dumps(error))
     for private in ("Traceback", 'File \\"', ".py\\", str(Path(__file__).parents[3]), "site-packages", "0x7f", "200000"):
-        assert private not in told, error
+        assert private not in text, error
     return error
 
 

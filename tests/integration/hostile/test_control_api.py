@@ -238,37 +238,37 @@ def ask(gateway: Attacked, method: str, target: str, body: bytes = b"", *lines: 
     return answer
 
 
-def hostile_value(chance: random.Random) -> Any:
+def hostile_value(rng: random.Random) -> Any:
     nested: Any = "x"
-    for _ in range(chance.choice([1, 100, 900])):
+    for _ in range(rng.choice([1, 100, 900])):
         nested = [nested]
-    one = chance.choice(TEXTS), chance.choice(NUMBERS), chance.choice([None, True, False]), nested
+    choices = rng.choice(TEXTS), rng.choice(NUMBERS), rng.choice([None, True, False]), nested
     many = [
-        ["a"] * chance.choice([1, 10_000]),
-        {str(n): "x" for n in range(chance.choice([1, 3000]))},
-        {chance.choice(TEXTS): "x"},
+        ["a"] * rng.choice([1, 10_000]),
+        {str(n): "x" for n in range(rng.choice([1, 3000]))},
+        {rng.choice(TEXTS): "x"},
     ]
-    return chance.choice([*one, *one, *many])
+    return rng.choice([*choices, *choices, *many])
 
 
-def nearly(chance: random.Random, document: dict[str, Any]) -> bytes:
+def nearly(rng: random.Random, document: dict[str, Any]) -> bytes:
     """A document with a few of its values spoiled, and sometimes its text as well."""
     spoiled = copy.deepcopy(document)
-    for key in chance.sample(sorted(spoiled), chance.randrange(1, 4)):
+    for key in rng.sample(sorted(spoiled), rng.randrange(1, 4)):
         inner = spoiled[key]
-        if isinstance(inner, dict) and chance.random() < 0.5:
-            inner[chance.choice([*inner, *TEXTS])] = hostile_value(chance)
+        if isinstance(inner, dict) and rng.random() < 0.5:
+            inner[rng.choice([*inner, *TEXTS])] = hostile_value(rng)
         else:
-            spoiled[key] = hostile_value(chance)
+            spoiled[key] = hostile_value(rng)
     text = json.dumps(spoiled)
     data = text.encode()
-    at = chance.randrange(len(data))
-    return chance.choice(
+    at = rng.randrange(len(data))
+    return rng.choice(
         [
             data,
             data,
             data[:at],
-            data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :],
+            data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :],
             text.encode("utf-16"),
             b"\xef\xbb\xbf" + data,
             # Every key twice.
@@ -290,12 +290,12 @@ def named(documents: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("path", NEARLY)
 def test_nearly_valid_control_request_is_refused_and_changes_nothing(gateway: Attacked, path: str) -> None:
-    chance = random.Random(path)
+    rng = random.Random(path)
     before = functions(gateway)
     methods = ["POST"] if "scale" in path or path.endswith("/") else ["POST", "PUT", "DELETE"]
     for _ in range(ROUNDS // len(NEARLY)):
-        method, body = chance.choice(methods), nearly(chance, NEARLY[path])
-        answer = ask(gateway, method, path + chance.choice(QUERIES), body, f"Content-Type: {chance.choice(KINDS)}")
+        method, body = rng.choice(methods), nearly(rng, NEARLY[path])
+        answer = ask(gateway, method, path + rng.choice(QUERIES), body, f"Content-Type: {rng.choice(KINDS)}")
         # A secret or a namespace may turn out to be one.
         assert answer.status in ({400, 404, 409} if "function" in path else {202, 400, 404, 409, 413}), (body[:300], answer)
         if answer.status != 202:

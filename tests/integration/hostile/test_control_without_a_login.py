@@ -226,10 +226,10 @@ def test_a_gateway_that_is_not_root_tells_its_user_from_its_functions(
         gateway.check_refused(statuses_of(villain.shell(program)))
         # An orphan: the supervisor adopts it.
         villain.shell(f"(setsid {program} >/tmp/told 2>&1 &)")
-        told = eventually(
+        answer = eventually(
             lambda: villain.shell("cat /tmp/told") if "statuses=" in villain.shell("cat /tmp/told") else "", "nothing"
         )
-        gateway.check_refused(statuses_of(told))
+        gateway.check_refused(statuses_of(answer))
     statuses = statuses_of(output(as_user(ANOTHER_UID, gateway.intrusion("own"))))
     assert set(statuses.values()) == {202}, statuses
 

@@ -217,8 +217,8 @@ def logits(answer: urllib3.BaseHTTPResponse) -> Any:
 
 
 def test_a_tensor_of_nothing_but_nan_does_not_spread_to_its_batch(gateway: Attacked, model: str) -> None:
-    chance = np.random.default_rng(7)
-    good = [chance.standard_normal(NUMBERS, dtype=np.float32).tobytes() for _ in range(4)]
+    rng = np.random.default_rng(7)
+    good = [rng.standard_normal(NUMBERS, dtype=np.float32).tobytes() for _ in range(4)]
     poison = np.full(NUMBERS, np.nan, dtype=np.float32).tobytes()
     document = {"inputs": [tensor()]}
     alone = [logits(infer(gateway, document, data)) for data in good]
@@ -235,8 +235,8 @@ def test_a_tensor_of_nothing_but_nan_does_not_spread_to_its_batch(gateway: Attac
 
 def photograph(seed: int) -> bytes:
     """Colours in large squares, so that it is quick to decode and unlike the others."""
-    chance = np.random.default_rng(seed)
-    pixels = np.kron(chance.integers(0, 256, (8, 8, 3), dtype=np.uint8), np.ones((32, 32, 1), dtype=np.uint8))
+    rng = np.random.default_rng(seed)
+    pixels = np.kron(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8), np.ones((32, 32, 1), dtype=np.uint8))
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")
     return stream.getvalue()

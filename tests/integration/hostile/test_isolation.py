@@ -34,17 +34,17 @@ class Client:
     """A client of its own connection, which asks one thing after the other and breaks some of them off."""
 
     port: int
-    chance: random.Random
+    rng: random.Random
     seen: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     async def run(self, tokens: range) -> None:
         reader, writer = await self._connect()
         for number in tokens:
-            kind = self.chance.choices(["ask", "leave", "poison"], [88, 9, 3])[0]
+            kind = self.rng.choices(["ask", "leave", "poison"], [88, 9, 3])[0]
             await self._send(writer, number, kind)
             if kind == "leave":
-                await asyncio.sleep(self.chance.random() * 0.004)
+                await asyncio.sleep(self.rng.random() * 0.004)
                 writer.transport.abort()
                 self.seen["left"] += 1
                 reader, writer = await self._connect()

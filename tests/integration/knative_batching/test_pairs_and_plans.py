@@ -64,12 +64,12 @@ class Played(Script):
         self._news: dict[str, queue.SimpleQueue[bytes]] = {}
         self._version = 0
 
-    def next(self, asked: Asked) -> Any:
-        kind = asked.path.rsplit("/", 1)[-1]
-        news = self._news.setdefault(kind, queue.SimpleQueue())
-        if "watch" in asked.query:
-            return iter(news.get, b"over")
-        items = [one for (of, _), one in list(self._objects.items()) if of == kind]
+    def next(self, request: Asked) -> Any:
+        kind = request.path.rsplit("/", 1)[-1]
+        changes = self._news.setdefault(kind, queue.SimpleQueue())
+        if "watch" in request.query:
+            return iter(changes.get, b"over")
+        items = [document for (of, _), document in list(self._objects.items()) if of == kind]
         return Answer({"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items})
 
     def put(self, kind: str, name: str, **document: Any) -> None:
@@ -100,12 +100,12 @@ class Played(Script):
 
     def end(self) -> None:
         """End every watch."""
-        for news in self._news.values():
-            news.put(CLOSE)
+        for changes in self._news.values():
+            changes.put(CLOSE)
 
-    def _tell(self, kind: str, news: bytes) -> None:
+    def _tell(self, kind: str, change: bytes) -> None:
         if kind in self._news:
-            self._news[kind].put(news)
+            self._news[kind].put(change)
 
 
 @pytest.fixture
@@ -139,92 +139,92 @@ async def served(of: KnativeGateway) -> None:
 async def test_batches_are_made_by_the_plan_as_it_is_written_changed_and_taken_back(played: Played) -> None:
     played.revision()
     played.plan(PLAN)
-    async with gateway(played) as one:
-        assert in_force(one) == PLAN, "it was there before the gateway"
+    async with gateway(played) as served:
+        assert in_force(served) == PLAN, "it was there before the gateway"
         played.plan(OTHER)
-        await until(lambda: in_force(one) == OTHER)
+        await until(lambda: in_force(served) == OTHER)
         played.plan(None)
-        await until(lambda: in_force(one) is None)
+        await until(lambda: in_force(served) is None)
         played.plan(SetBufferPlan(2, 0.0))
-        await until(lambda: in_force(one) == SetBufferPlan(2, 0.0))
+        await until(lambda: in_force(served) == SetBufferPlan(2, 0.0))
         played.remove("podautoscalers", KEY.name)
-        await until(lambda: in_force(one) is None)
+        await until(lambda: in_force(served) is None)
 
 
 async def test_a_plan_that_is_known_before_its_revision_waits_for_it(played: Played) -> None:
-    async with gateway(played) as one:
+    async with gateway(played) as gateway_:
         played.plan(PLAN)
-        await until(lambda: one.plans.of(KEY) is not None)
-        assert one.manager.directory.lookup(str(KEY)) is None
+        await until(lambda: gateway_.plans.of(KEY) is not None)
+        assert gateway_.manager.directory.lookup(str(KEY)) is None
         played.revision()
-        await served(one)
-        await until(lambda: in_force(one) == PLAN)
+        await served(gateway_)
+        await until(lambda: in_force(gateway_) == PLAN)
         played.remove("revisions", KEY.name)
-        await until(lambda: one.manager.directory.lookup(str(KEY)) is None)
+        await until(lambda: gateway_.manager.directory.lookup(str(KEY)) is None)
         played.revision()
-        await served(one)
-        await until(lambda: in_force(one) == PLAN, "one of the same name")
+        await served(gateway_)
+        await until(lambda: in_force(gateway_) == PLAN, "one of the same name")
 
 
 async def test_a_plan_outlives_other_settings_and_is_cut_to_what_they_say(played: Played) -> None:
     played.revision()
-    async with gateway(played) as one:
+    async with gateway(played) as served:
         played.plan(OTHER)
-        await until(lambda: in_force(one) == OTHER)
+        await until(lambda: in_force(served) == OTHER)
         played.revision(queue_max_requests="50")
-        await until(lambda: one.manager.directory.lookup(str(KEY)).settings.queue_max_requests == 50)  # type: ignore[union-attr]
-        await until(lambda: in_force(one) == OTHER)
+        await until(lambda: served.manager.directory.lookup(str(KEY)).settings.queue_max_requests == 50)  # type: ignore[union-attr]
+        await until(lambda: in_force(served) == OTHER)
         played.revision(max_batch="4", deadline_ms="50")
-        await until(lambda: in_force(one) == PLAN)
+        await until(lambda: in_force(served) == PLAN)
         played.revision(max_batch="16")
-        await until(lambda: in_force(one) == OTHER)
+        await until(lambda: in_force(served) == OTHER)
 
 
 async def test_another_policys_plan_and_what_is_none_are_left_alone(played: Played) -> None:
     played.revision()
     played.plan(PLAN, "batch+")
-    async with gateway(played) as one:
-        assert in_force(one) is None
+    async with gateway(played) as served:
+        assert in_force(served) is None
         played.plan(PLAN)
-        await until(lambda: in_force(one) == PLAN)
+        await until(lambda: in_force(served) == PLAN)
         played.revision(autoscaler="kpa", scheduler="fixed")
-        await until(lambda: in_force(one) is None)
+        await until(lambda: in_force(served) is None)
         played.revision()
-        await until(lambda: in_force(one) == PLAN, "its own policy again")
+        await until(lambda: in_force(served) == PLAN, "its own policy again")
         played.put("podautoscalers", KEY.name, status={"annotations": {ANNOTATION: "[" * 1000}})
-        await until(lambda: in_force(one) is None)
+        await until(lambda: in_force(served) is None)
 
 
 async def test_a_gateway_that_hears_nothing_of_plans_is_not_to_be_led_to(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gateway(played) as one:
-        assert one.trouble == ""
-        monkeypatch.setattr(type(one.plans), "silent_s", 100.0)
-        assert one.trouble == "the API server has been silent for 100 s"
+    async with gateway(played) as served:
+        assert served.trouble == ""
+        monkeypatch.setattr(type(served.plans), "silent_s", 100.0)
+        assert served.trouble == "the API server has been silent for 100 s"
 
 
 async def test_page_reports_batch_latencies(played: Played) -> None:
     played.revision()
     played.put("revisions", "g-00001", metadata={"annotations": BATCHES}, spec={"containers": [{"image": "plain"}]})
-    async with gateway(played) as one, aiohttp.ClientSession(f"http://{ADDRESS}:{ACTIVATOR_METRICS_PORT}") as user:
+    async with gateway(played) as served, aiohttp.ClientSession(f"http://{ADDRESS}:{ACTIVATOR_METRICS_PORT}") as user:
         for name in (KEY.name, "g-00001"):
-            runtime = one.manager.directory.lookup(f"{name}.{KEY.namespace}")
+            runtime = served.manager.directory.lookup(f"{name}.{KEY.namespace}")
             assert runtime is not None
             for size in range(1, 9):
                 runtime.latency.observe(runtime.variant, 1, size, 0.01 * size)
 
-        async def told(*names: str) -> str:
+        async def metrics(*names: str) -> str:
             async with user.get("/metrics", params=[("name[]", name) for name in names]) as answer:
                 assert answer.status == 200
                 return await answer.text()
 
-        alone, both, everything = await told(SECONDS), await told(FIGURE, SECONDS), await told()
+        alone, both, everything = await metrics(SECONDS), await metrics(FIGURE, SECONDS), await metrics()
         for page in (alone, both, everything):
             found = latency_from_text(page)
             assert found.keys() == {KEY}, "pods of the other one take no batches"
             assert found[KEY].latency_s == pytest.approx([0.01 * size for size in range(1, 9)], rel=0.05)
         assert (FIGURE in alone, FIGURE in both, FIGURE in everything) == (False, True, True)
         assert ("process_cpu" in both, "process_cpu" in everything) == (False, True)
-        assert SECONDS not in await told(FIGURE)
+        assert SECONDS not in await metrics(FIGURE)
 
 
 POD = RevisionPod("users", "pod", KEY.name, "127.0.0.1", running=True, ready=True, ending=False, cores=1.0, effective_cores=1.0)

@@ -99,8 +99,8 @@ async def test_a_pod_learns_of_every_proxy_that_a_request_came_through(directory
     async with user.get("/", headers=lines) as answer:
         assert answer.status == 200
     [meta] = channel.metas
-    told = [line for line in meta.split(b"\n") if line.startswith(b"x-forwarded-for: ")]
-    assert told == [b"x-forwarded-for: 192.0.2.7, 10.0.0.1, 10.0.0.2, 127.0.0.1"]
+    proxy_lines = [line for line in meta.split(b"\n") if line.startswith(b"x-forwarded-for: ")]
+    assert proxy_lines == [b"x-forwarded-for: 192.0.2.7, 10.0.0.1, 10.0.0.2, 127.0.0.1"]
 
 
 async def test_request_before_the_revision_is_known_waits(directory: Directory, user: aiohttp.ClientSession) -> None:

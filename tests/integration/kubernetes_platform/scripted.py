@@ -76,22 +76,22 @@ class Script:
         self.over = threading.Event()
         self._changed = threading.Condition()
 
-    def next(self, asked: Asked) -> Any:
-        kind = "write" if asked.method != "GET" else "watch" if "watch" in asked.query else "list"
+    def next(self, request: Asked) -> Any:
+        kind = "write" if request.method != "GET" else "watch" if "watch" in request.query else "list"
         with self._changed:
-            self.asked.append(asked)
+            self.asked.append(request)
             self._changed.notify_all()
             steps = self.steps[kind]
             return steps.pop(0) if len(steps) > 1 else steps[0]
 
     def watches(self) -> list[Asked]:
-        return [one for one in self.asked if "watch" in one.query]
+        return [request for request in self.asked if "watch" in request.query]
 
     def lists(self) -> list[Asked]:
-        return [one for one in self.asked if one.method == "GET" and "watch" not in one.query]
+        return [request for request in self.asked if request.method == "GET" and "watch" not in request.query]
 
     def writes(self) -> list[Asked]:
-        return [one for one in self.asked if one.method != "GET"]
+        return [request for request in self.asked if request.method != "GET"]
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -229,11 +229,11 @@ async def test_pod_status_is_trusted_for_a_while(session: aiohttp.ClientSession)
 async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(session: aiohttp.ClientSession, address: str) -> None:
     node = NodeContact()
     first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
-    for one in (first, second):
-        one._last_contact_s -= CANARY_S
+    for channel in (first, second):
+        channel._last_contact_s -= CANARY_S
     assert first.is_known_healthy()
     node.at_s -= CANARY_S
-    assert [one.is_known_healthy() for one in (first, second)] == [False, False]
+    assert [channel.is_known_healthy() for channel in (first, second)] == [False, False]
     assert await first.probe(5.0)
     assert second.is_known_healthy(), "one answer was of its node"
     second._last_contact_s -= OWN_SHARE * CANARY_S
@@ -247,9 +247,9 @@ async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(sess
     first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
     first._canary_s = second._canary_s = CANARY_S
     first._last_contact_s -= 0.9 * OWN_SHARE * CANARY_S
-    assert [one.is_known_healthy() for one in (first, second)] == [True, True]
+    assert [channel.is_known_healthy() for channel in (first, second)] == [True, True]
     node.at_s -= 0.2 * CANARY_S
-    assert [one.is_known_healthy() for one in (first, second)] == [False, True]
+    assert [channel.is_known_healthy() for channel in (first, second)] == [False, True]
     assert await first.probe(5.0)
     assert first.is_known_healthy()
 
@@ -298,9 +298,9 @@ def reset_before_the_handshake(listener: socket.socket, monkeypatch: pytest.Monk
     monkeypatch.setattr(HTTPSConnection, "_new_conn", connected)
 
 
-def has_peer(one: socket.socket) -> bool:
+def has_peer(connection: socket.socket) -> bool:
     try:
-        one.getpeername()
+        connection.getpeername()
     except OSError:
         return False
     return True

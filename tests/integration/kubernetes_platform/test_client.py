@@ -72,7 +72,7 @@ class Pod:
 
     folder: Path
     environment: dict[str, str]
-    told: list[str] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
     """The header Authorization of each request."""
 
     @property
@@ -95,7 +95,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            found.told.append(self.headers["Authorization"])
+            found.authorizations.append(self.headers["Authorization"])
             self.send_response(200)
             self.send_header("Content-Length", "2")
             self.end_headers()
@@ -130,7 +130,7 @@ def test_a_renewed_token_is_used(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(connections, "REREAD_TOKEN_S", 0.0)
     api.call("GET", "/version")
     api.close()
-    assert pod.told == ["Bearer first", "Bearer first", "Bearer second"]
+    assert pod.authorizations == ["Bearer first", "Bearer first", "Bearer second"]
 
 
 def test_a_server_of_another_authority_is_refused(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -144,7 +144,7 @@ def test_a_server_of_another_authority_is_refused(pod: Pod, tmp_path_factory: py
     with pytest.raises(Unreachable):
         api.call("GET", "/version")
     api.close()
-    assert not pod.told
+    assert not pod.authorizations
 
 
 def test_elsewhere_a_kubeconfig_says_where_the_server_is(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_a_pod_of_the_autoscaler_class_imports_no_official_client(pod: Pod) -> N
         [sys.executable, "-c", CONNECTED, str(pod.token)], env=environment, check=True, capture_output=True, text=True
     )
     assert not {"kubernetes", "pydantic", "requests", "oauthlib", "numpy"} & set(done.stdout.split())
-    assert pod.told == ["Bearer first"]
+    assert pod.authorizations == ["Bearer first"]
 
 
 NOTHING: dict[str, Any] = {"metadata": {"resourceVersion": "1"}, "items": []}

@@ -55,13 +55,13 @@ class OnePod(Script):
         self._held = {"nodes": [node], "deployments": [made], "pods": [pod]}
         self._secret = {"metadata": {"name": "figlet.gnomon"}, "data": {TOKEN_KEY: base64.b64encode(b"t").decode()}}
 
-    def next(self, asked: Asked) -> Any:
-        if "watch" in asked.query:
+    def next(self, request: Asked) -> Any:
+        if "watch" in request.query:
             return []
-        kind = asked.path.rsplit("/", 1)[-1]
+        kind = request.path.rsplit("/", 1)[-1]
         if kind == "v1":
             return Answer({"resources": [{"name": "pods/resize"}]})
-        if "/secrets/" in asked.path:
+        if "/secrets/" in request.path:
             return Answer(self._secret)
         return Answer({"metadata": {"resourceVersion": "1"}, "items": self._held.get(kind, [])})
 

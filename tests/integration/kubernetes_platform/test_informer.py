@@ -52,12 +52,12 @@ class Seen:
 
     def __init__(self, informer: Informer[str]) -> None:
         self.informer = informer
-        self.told: list[str] = []
+        self.changes: list[str] = []
         informer.listen(self._changed)
 
     def _changed(self, change: Change[str]) -> None:
         sign = "+" if change.old is None else "-" if change.new is None else "~"
-        self.told.append(f"{sign}{change.name[1]}")
+        self.changes.append(f"{sign}{change.name[1]}")
 
     @property
     def held(self) -> dict[str, str]:
@@ -72,7 +72,7 @@ async def watching(api: AbstractContextManager[Api], timing: Timing = QUICK, **o
     with api as opened:
         source = Source(PODS, "fn", labels="gnomon/managed")
         informer: Informer[str] = Informer(
-            opened, source, version_of, index=("team",), chance=random.Random(1), timing=timing, **options
+            opened, source, version_of, index=("team",), rng=random.Random(1), timing=timing, **options
         )
         seen = Seen(informer)
         try:
@@ -86,8 +86,8 @@ async def test_a_list_is_followed_by_what_changes() -> None:
     changes = [event("ADDED", pod("b", "6")), event("MODIFIED", pod("a", "7")), event("DELETED", pod("b", "8"))]
     script = Script([listed("5", pod("a", "3"))], [changes])
     async with watching(serving(script)) as seen:
-        await seen.until(lambda: len(seen.told) == 4)
-        assert seen.told == ["+a", "+b", "~a", "-b"]
+        await seen.until(lambda: len(seen.changes) == 4)
+        assert seen.changes == ["+a", "+b", "~a", "-b"]
         assert seen.held == {"a": "7"}
     [watch] = script.watches()
     assert watch.path == "/api/v1/namespaces/fn/pods"
@@ -105,7 +105,7 @@ async def test_pages_are_put_together_and_begun_again_when_their_state_is_forgot
     async with watching(serving(script)) as seen:
         assert seen.held == {"a": "3", "b": "4"}
         assert [asked.query.get("continue") for asked in script.lists()] == [None, "next", None, "next"]
-        assert seen.told == ["+a", "+b"]
+        assert seen.changes == ["+a", "+b"]
 
 
 async def test_objects_are_found_by_label_as_it_changes() -> None:
@@ -113,7 +113,7 @@ async def test_objects_are_found_by_label_as_it_changes() -> None:
         [listed("5", pod("a", "1", team="x"), pod("b", "2", team="x"))], [[event("MODIFIED", pod("b", "6", team="y"))]]
     )
     async with watching(serving(script)) as seen:
-        await seen.until(lambda: len(seen.told) == 3)
+        await seen.until(lambda: len(seen.changes) == 3)
         assert seen.informer.labelled("team", "x") == ("1",)
         assert seen.informer.labelled("team", "y") == ("6",)
         assert seen.informer.labelled("team", "z") == ()
@@ -122,7 +122,7 @@ async def test_objects_are_found_by_label_as_it_changes() -> None:
 async def test_a_watch_that_ends_goes_on_from_the_last_bookmark_without_a_list() -> None:
     script = Script([listed("5", pod("a", "3"))], [[bookmark("90"), CLOSE], [event("ADDED", pod("b", "91"))]])
     async with watching(serving(script)) as seen:
-        await seen.until(lambda: "+b" in seen.told)
+        await seen.until(lambda: "+b" in seen.changes)
     assert [watch.query["resourceVersion"] for watch in script.watches()] == ["5", "90"]
     assert len(script.lists()) == 1
 
@@ -143,9 +143,9 @@ async def test_410_leads_to_a_new_list_whose_differences_are_told(gone: Answer |
     ]
     script = Script(lists, [gone, []])
     async with watching(serving(script)) as seen:
-        await seen.until(lambda: "+d" in seen.told)
-        assert seen.told[:3] == ["+a", "+b", "+c"]
-        assert sorted(seen.told[3:]) == ["+d", "-a", "~c"]
+        await seen.until(lambda: "+d" in seen.changes)
+        assert seen.changes[:3] == ["+a", "+b", "+c"]
+        assert sorted(seen.changes[3:]) == ["+d", "-a", "~c"]
         assert seen.held == {"b": "2", "c": "40", "d": "41"}
     assert script.watches()[-1].query["resourceVersion"] == "50"
 
@@ -157,7 +157,7 @@ async def test_a_line_that_breaks_off_is_read_again_from_the_version_before_it()
     )
     async with watching(serving(script)) as seen:
         await seen.until(lambda: seen.held == {"a": "8"})
-        assert seen.told == ["+a", "~a", "~a"]
+        assert seen.changes == ["+a", "~a", "~a"]
     assert [watch.query["resourceVersion"] for watch in script.watches()] == ["5", "7"]
 
 
@@ -211,7 +211,7 @@ async def test_a_server_that_asks_for_time_gets_it() -> None:
     )
     async with watching(serving(script)) as seen:
         began_s = asyncio.get_running_loop().time()
-        await seen.until(lambda: "+b" in seen.told)
+        await seen.until(lambda: "+b" in seen.changes)
         # QUICK alone would have waited for 10 ms.
         assert asyncio.get_running_loop().time() - began_s > 0.5
     assert len(script.lists()) == 1
@@ -235,8 +235,8 @@ async def test_repeated_event_changes_nothing() -> None:
         [listed("5", pod("a", "3"))], [[twice, twice, event("DELETED", pod("a", "8")), event("DELETED", pod("a", "8"))]]
     )
     async with watching(serving(script)) as seen:
-        await seen.until(lambda: "-a" in seen.told)
-        assert seen.told == ["+a", "~a", "-a"]
+        await seen.until(lambda: "-a" in seen.changes)
+        assert seen.changes == ["+a", "~a", "-a"]
 
 
 async def test_a_successor_under_the_same_name_is_another_object() -> None:
@@ -245,7 +245,7 @@ async def test_a_successor_under_the_same_name_is_another_object() -> None:
         [[event("ADDED", pod("a", "7", uid="new")), event("DELETED", pod("a", "8", uid="old"))]],
     )
     async with watching(serving(script)) as seen:
-        await seen.until(lambda: seen.told == ["+a", "-a", "+a"])
+        await seen.until(lambda: seen.changes == ["+a", "-a", "+a"])
         assert seen.held == {"a": "7"}
 
 
@@ -292,14 +292,14 @@ async def test_an_event_loop_that_is_busy_holds_the_watch_back() -> None:
             time.sleep(0.01)  # noqa: ASYNC251 - the event loop is busy
         # The thread waits with 2,000 events before it: what it has handed over is what we hold back.
         assert places._value == 0
-        assert len(seen.told) <= 1 + MAX_UNDER_WAY
+        assert len(seen.changes) <= 1 + MAX_UNDER_WAY
         await seen.until(lambda: seen.held == {"a": "2005"})
 
 
 async def test_stopping_does_not_wait_for_a_silent_watch() -> None:
     script = Script([listed("5", pod("a", "3"))], [[event("ADDED", pod("b", "6"))]])
     async with watching(serving(script), Timing(watch_s=3600)) as seen:
-        await seen.until(lambda: "+b" in seen.told)
+        await seen.until(lambda: "+b" in seen.changes)
         began_s = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began_s < 30.0
 
@@ -332,15 +332,15 @@ THEIRS = {
 @pytest.mark.parametrize("answer", [refusal(403, "Forbidden"), refusal(404, "NotFound"), refusal(503, "ServiceUnavailable")])
 async def test_a_kind_that_could_not_be_seen_is_asked_for_again(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conflicting_autoscalers, "ASK_AGAIN_S", 0.05)
-    told: asyncio.Queue[FunctionKey] = asyncio.Queue()
+    changes: asyncio.Queue[FunctionKey] = asyncio.Queue()
     # Those of the first kind are seen at once; the second is refused twice, as it was before a role was mended.
     script = Script([listed("1"), listed("1"), answer, answer, listed("7"), listed("7", THEIRS)])
     with serving(script) as api:
-        watched = ConflictingAutoscalers(api, "fn", told.put_nowait)
+        watched = ConflictingAutoscalers(api, "fn", changes.put_nowait)
         await watched.start()
         assert watched.of(FIGLET) is None
         async with asyncio.timeout(30):
-            assert await told.get() == FIGLET
+            assert await changes.get() == FIGLET
         assert watched.scaling_conflict(FIGLET) is not None
         await watched.stop()
 
@@ -349,12 +349,12 @@ async def test_of_one_that_is_still_there_it_is_told_again(monkeypatch: pytest.M
     """A cluster keeps Events for an hour."""
     monkeypatch.setattr(conflicting_autoscalers, "ASK_AGAIN_S", 0.05)
     monkeypatch.setattr(conflicting_autoscalers, "REMIND_S", 0.1)
-    told: asyncio.Queue[FunctionKey] = asyncio.Queue()
+    changes: asyncio.Queue[FunctionKey] = asyncio.Queue()
     with serving(Script([listed("1"), listed("1", THEIRS), refusal(404, "NotFound")])) as api:
-        watched = ConflictingAutoscalers(api, "fn", told.put_nowait)
+        watched = ConflictingAutoscalers(api, "fn", changes.put_nowait)
         await watched.start()
         async with asyncio.timeout(30):
-            assert [await told.get() for _ in range(3)] == [FIGLET] * 3
+            assert [await changes.get() for _ in range(3)] == [FIGLET] * 3
         await watched.stop()
 
 
@@ -382,10 +382,10 @@ class Silent(Script):
         super().__init__(lists)
         self._namespaces = namespaces
 
-    def next(self, asked: Asked) -> Any:
-        if asked.path.endswith("/namespaces") and "watch" not in asked.query:
+    def next(self, request: Asked) -> Any:
+        if request.path.endswith("/namespaces") and "watch" not in request.query:
             return self._namespaces.pop(0)
-        return super().next(asked)
+        return super().next(request)
 
 
 async def test_store_catches_up_on_missed_writes() -> None:
@@ -394,10 +394,10 @@ async def test_store_catches_up_on_missed_writes() -> None:
     with serving(script) as api:
         store = await asyncio.to_thread(KubernetesStore, api)
         try:
-            assert [one.spec.raw for one in store.functions()] == [spec_of().raw]
+            assert [function.spec.raw for function in store.functions()] == [spec_of().raw]
             await asyncio.to_thread(store.catch_up)
-            assert [one.spec.raw for one in store.functions()] == [spec_of(gamma="0.5").raw]
-            assert [one.name for one in store.namespaces()] == ["team-a"]
+            assert [function.spec.raw for function in store.functions()] == [spec_of(gamma="0.5").raw]
+            assert [namespace.name for namespace in store.namespaces()] == ["team-a"]
         finally:
             await asyncio.to_thread(store.close)
 
@@ -408,7 +408,7 @@ async def test_catch_up_reads_one_namespace_only() -> None:
         store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace="openfaas-fn"))
         try:
             await asyncio.to_thread(store.catch_up)
-            assert [str(one.spec.key) for one in store.functions()] == ["figlet.openfaas-fn"]
+            assert [str(function.spec.key) for function in store.functions()] == ["figlet.openfaas-fn"]
         finally:
             await asyncio.to_thread(store.close)
 

@@ -231,7 +231,7 @@ async def test_a_gateway_is_asked_as_activators_are_and_counts_what_pods_do_not(
         assert made.observing
         assert clock.readings[-1][1] == {KEY: 7.0}
     # What was counted before it was heard first is not known to be new; 84 − 70; 7 of one that began again.
-    assert [one for one in came if one] == [14.0, 7.0]
+    assert [signal for signal in came if signal] == [14.0, 7.0]
 
 
 @pytest.mark.usefixtures("activator")
@@ -334,7 +334,7 @@ async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
 
 async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
     """As Knative's own autoscaler does: 16 of 1,000, and the mean holds for all."""
-    asked: list[PodStat] = []
+    sampled: list[PodStat] = []
     names = 0
 
     async def count(request: web.Request) -> web.Response:
@@ -343,10 +343,10 @@ async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
         return await answer(request)
 
     pods = [replace(POD, name=f"f-00001-{number}") for number in range(1000)]
-    async with at(THIRD, count), scraper(Still(), pods=pods, on_stats=lambda _, stat: asked.append(stat)):
-        await until(lambda: asked)
+    async with at(THIRD, count), scraper(Still(), pods=pods, on_stats=lambda _, stat: sampled.append(stat)):
+        await until(lambda: sampled)
     assert names == sample_size(1000) == 16
-    assert asked[0].concurrency == pytest.approx(2500.0)
+    assert sampled[0].concurrency == pytest.approx(2500.0)
 
 
 @pytest.mark.parametrize(("pods", "asked"), [(0, 0), (1, 1), (3, 3), (4, 4), (10, 7), (100, 14), (1000, 16), (100_000, 16)])

@@ -77,8 +77,8 @@ class Instance:
     def _signal(self, number: int) -> None:
         pid = self._process.pid
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for one in (pid, *map(int, workers)):
-            os.kill(one, number)
+        for process_id in (pid, *map(int, workers)):
+            os.kill(process_id, number)
 
 
 @dataclass

@@ -58,7 +58,7 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
     script = Script([Answer(line(1, "one") + line(3, "thrée")), Answer(line(2, "two"))])
     with serving(script) as api:
         found = await logs(api, Pods(POD, other)).lines(LogQuery(KEY, tail=5, since=1795305600.0))
-    assert [one.text for one in found] == ["one", "two", "thrée"]
+    assert [line.text for line in found] == ["one", "two", "thrée"]
     assert found[0] == LogLine(KEY, found[0].instance, found[0].at, "one")
     assert {asked.path for asked in script.asked} == {f"/api/v1/namespaces/fn/pods/{name}/log" for name in ("fn-1", "fn-2")}
     assert script.asked[0].query["tailLines"] == "5"
@@ -77,7 +77,7 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
 async def test_the_beginning_is_asked_for_as_the_api_server_reads_it(since_s: float, asked: str) -> None:
     script = Script([Answer(line(1, "one"))])
     with serving(script) as api:
-        assert [one.text for one in await logs(api, Pods(POD)).lines(LogQuery(KEY, since=since_s))] == ["one"]
+        assert [line.text for line in await logs(api, Pods(POD)).lines(LogQuery(KEY, since=since_s))] == ["one"]
     assert script.asked[0].query["sinceTime"] == asked
 
 
@@ -85,10 +85,10 @@ async def test_of_a_long_log_the_newest_lines_are_told() -> None:
     long = b"".join(line(number % 60, f"{number} " + "x" * 1000) for number in range(12_000))
     with serving(Script([Answer(long)])) as api:
         found = await logs(api, Pods(POD)).lines(LogQuery(KEY))
-    numbers = sorted(int(one.text.split()[0]) for one in found)
+    numbers = sorted(int(line.text.split()[0]) for line in found)
     assert numbers[-1] == 11_999
     assert numbers == list(range(numbers[0], 12_000)), "whole lines only, and none of them is missing"
-    assert MAX_BYTES < sum(len(one.text) for one in found) < 2 * MAX_BYTES
+    assert MAX_BYTES < sum(len(line.text) for line in found) < 2 * MAX_BYTES
 
 
 async def test_many_pods_share_what_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ async def test_many_pods_share_what_is_told_at_once(monkeypatch: pytest.MonkeyPa
         pods = [replace(POD, name=f"fn-{number}", uid=f"u{number}") for number in range(4)]
         found = await logs(api, Pods(*pods)).lines(LogQuery(KEY))
     for pod in pods:
-        numbers = sorted(int(one.text.split()[0]) for one in found if one.instance == pod.name)
+        numbers = sorted(int(record.text.split()[0]) for record in found if record.instance == pod.name)
         assert numbers == list(range(numbers[0], 300)), "each pod's newest lines"
         assert len(numbers) <= 100
 
@@ -109,7 +109,7 @@ async def test_only_the_named_pod_is_read_and_one_that_waits_has_no_lines() -> N
     script = Script([Answer(line(1, "one"))])
     with serving(script) as api:
         found = logs(api, Pods(POD, waiting))
-        assert [one.instance for one in await found.lines(LogQuery(KEY))] == ["fn-1"]
+        assert [line.instance for line in await found.lines(LogQuery(KEY))] == ["fn-1"]
         assert await found.lines(LogQuery(KEY, instance="fn-9")) == []
 
 

@@ -71,7 +71,7 @@ async def followed(script: Script) -> AsyncIterator[tuple[Node, NodeCoordinators
 
 def asked_for(script: Script) -> list[str]:
     """What each write was to let the pool ask for."""
-    return [one.body["spec"]["containers"][0]["resources"]["requests"]["cpu"] for one in script.writes()]
+    return [write.body["spec"]["containers"][0]["resources"]["requests"]["cpu"] for write in script.writes()]
 
 
 async def test_a_write_that_was_refused_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

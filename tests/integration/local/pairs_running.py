@@ -61,7 +61,7 @@ class Running:
         return self.seen(shadow.id)
 
     def seen(self, instance_id: str) -> Instance:
-        [found] = [one for one in self.platform.instances("line.openfaas-fn") if one.id == instance_id]
+        [found] = [instance for instance in self.platform.instances("line.openfaas-fn") if instance.id == instance_id]
         return found
 
     def pid(self, shadow: Instance) -> int:
@@ -76,7 +76,7 @@ class Running:
         signature = self.platform.signature(self.spec)
         assert signature is not None
         given = torch.full((samples, 4, 12, 12), float(self.numbers % 17))
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+        head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in signature.inputs]}).encode()
         member = Member(0, samples, b"", given.numpy().tobytes())
         frame = await send(channel, Frame(Kind.BATCH, self.numbers, 1, 10.0, head, [member]))
         [(status, data)] = answers(frame)

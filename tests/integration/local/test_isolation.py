@@ -48,13 +48,13 @@ async def test_secrets_are_where_openfaas_puts_them(running: Running) -> None:
 
 
 async def test_each_function_sees_its_own_secrets_only(running: Running) -> None:
-    one = await running.begin("one", secrets={"token": b"of one"})
+    first_instance = await running.begin("one", secrets={"token": b"of one"})
     two = await running.begin("two", secrets={"token": b"of two"})
     none = await running.begin("none")
-    assert await running.ask(one, f"cat {SECRETS}/token") == "of one"
+    assert await running.ask(first_instance, f"cat {SECRETS}/token") == "of one"
     assert await running.ask(two, f"cat {SECRETS}/token") == "of two"
     assert "No such file" in await running.ask(none, f"cat {SECRETS}/token")
-    inside = await running.ask(one, "echo $PPID")
+    inside = await running.ask(first_instance, "echo $PPID")
     assert "of one" not in await running.ask(two, f"cat /proc/{inside.strip()}/root{SECRETS}/token")
     assert not is_on_the_host("token")
 
@@ -90,12 +90,12 @@ async def test_our_environment_cannot_be_read_by_any_way(running: Running, monke
 
 
 async def test_tmp_is_private(running: Running, tmp_path: Path) -> None:
-    one, two = await running.begin("one"), await running.begin("two")
-    assert await running.ask(one, "echo mine > /tmp/f; cat /tmp/f") == "mine\n"
-    assert "No such file" in await running.ask(two, "cat /tmp/f")
+    first, second = await running.begin("one"), await running.begin("two")
+    assert await running.ask(first, "echo mine > /tmp/f; cat /tmp/f") == "mine\n"
+    assert "No such file" in await running.ask(second, "cat /tmp/f")
     # In a clone below /tmp the way to the runtime is there, and nothing beside it.
     way = {Path(path).parts[2] for path in (sys.prefix, sys.base_prefix, *sys.path) if path.startswith("/tmp/")}
-    assert set((await running.ask(two, "ls -A /tmp")).split()) <= way
+    assert set((await running.ask(second, "ls -A /tmp")).split()) <= way
 
 
 async def test_nothing_but_its_own_scratch_can_be_written_to(running: Running) -> None:
@@ -202,8 +202,8 @@ async def test_a_small_limit_leaves_room_for_a_small_function(running: Running) 
 @pytest.mark.root
 @needs_root
 async def test_functions_are_different_users_and_nobody_important(running: Running) -> None:
-    one, two = await running.begin("one"), await running.begin("two")
-    ids = [await running.ask(instance, "id -u; id -g; id -G") for instance in (one, two)]
+    first, second = await running.begin("one"), await running.begin("two")
+    ids = [await running.ask(instance, "id -u; id -g; id -G") for instance in (first, second)]
     assert ids[0] != ids[1]
     assert all(len(set(text.split())) == 1 and int(text.split()[0]) >= 200_000 for text in ids)
     again = await running.begin("one")
@@ -213,11 +213,11 @@ async def test_functions_are_different_users_and_nobody_important(running: Runni
 @pytest.mark.root
 @needs_root
 async def test_function_cannot_see_or_kill_another(running: Running) -> None:
-    one, two = await running.begin("one"), await running.begin("two")
-    pid = (await running.ask(one, "echo $PPID")).strip()
-    assert pid not in (await running.ask(two, "ls /proc")).split()
-    assert await running.ask(two, f"kill -9 {pid} && echo done") != "done\n"
-    assert await running.ask(one, "echo still here") == "still here\n"
+    first, second = await running.begin("one"), await running.begin("two")
+    pid = (await running.ask(first, "echo $PPID")).strip()
+    assert pid not in (await running.ask(second, "ls /proc")).split()
+    assert await running.ask(second, f"kill -9 {pid} && echo done") != "done\n"
+    assert await running.ask(first, "echo still here") == "still here\n"
 
 
 @dataclass
@@ -260,8 +260,8 @@ async def test_a_handler_runs_in_its_own_environment_with_nothing_of_ours(runnin
     assert await running.ask(instance, "sys.prefix") == str(environment)
     assert await running.ask(instance, "len(os.sched_getaffinity(0))") == "1"
     sibling = await running.begin_spec(spec, {"s": b"sesam"})
-    chance = "__import__('random').random()"
-    assert await running.ask(instance, chance) != await running.ask(sibling, chance)
+    rng = "__import__('random').random()"
+    assert await running.ask(instance, rng) != await running.ask(sibling, rng)
     (running.state / "users-of-others").write_text("x")
     assert "Error" in await running.ask(instance, f"pathlib.Path('{running.state}/users-of-others').read_text()")
     if os.geteuid() == 0:

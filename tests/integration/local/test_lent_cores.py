@@ -42,7 +42,7 @@ class Lending:
         return self.seen(instance)
 
     def seen(self, instance: Instance) -> Instance:
-        return next(one for one in self.platform.instances(instance.function) if one.id == instance.id)
+        return next(seen for seen in self.platform.instances(instance.function) if seen.id == instance.id)
 
     def pid(self, instance: Instance) -> int:
         pid = self.platform._instances[instance.id].pid
@@ -53,7 +53,7 @@ class Lending:
         """Send a batch on so many cores, and check its answer."""
         signature = self.platform.signature(read_deployment({"service": "s", "image": "gnomon/body", "annotations": MODEL}))
         assert signature is not None
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+        head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in signature.inputs]}).encode()
         members = [Member(0, 1, b"", struct.pack("<2f", 1, 10))]
         frame = Frame(Kind.BATCH, number, 1, 10.0, head, members, cores)
         assert answers(await send(self.events.channels[instance.id], frame)) == [(200, struct.pack("<f", 32))]
@@ -78,50 +78,50 @@ async def test_two_functions_borrow_from_one_node(lending: Lending) -> None:
     platform: Platform = lending.platform
     assert isinstance(platform, LendsCores)
     assert all(node.lends for node in platform.nodes())
-    one = await lending.body("one")
-    assert (one.cores, one.idle_cores, one.state) == (CORES, 1, InstanceState.READY)
+    first_body = await lending.body("one")
+    assert (first_body.cores, first_body.idle_cores, first_body.state) == (CORES, 1, InstanceState.READY)
     assert lending.platform.nodes()[0].free_cores == CORES - 1
-    assert os.sched_getaffinity(lending.pid(one)) == os.sched_getaffinity(0), "its threads may run on every CPU"
-    assert platform.lend(one.id, CORES) == CORES
-    await lending.ask(one, 1, CORES)
-    platform.give_back(one.id)
+    assert os.sched_getaffinity(lending.pid(first_body)) == os.sched_getaffinity(0), "its threads may run on every CPU"
+    assert platform.lend(first_body.id, CORES) == CORES
+    await lending.ask(first_body, 1, CORES)
+    platform.give_back(first_body.id)
     other = await lending.body("other")
-    assert (platform.share(one.id), platform.share(other.id)) == (2, 2)
-    assert (platform.lend(one.id, CORES), platform.lend(other.id, CORES)) == (2, 2)
-    await lending.ask(one, 2, 2)
+    assert (platform.share(first_body.id), platform.share(other.id)) == (2, 2)
+    assert (platform.lend(first_body.id, CORES), platform.lend(other.id, CORES)) == (2, 2)
+    await lending.ask(first_body, 2, 2)
     await lending.ask(other, 1, 1)
 
 
 async def test_an_instance_that_is_killed_gives_its_cores_back(lending: Lending) -> None:
-    one, other = await lending.body("one"), await lending.body("other")
-    lending.platform.lend(one.id, CORES)
-    os.kill(lending.pid(one), signal.SIGKILL)
-    await lending.events.reason(one.id)
-    lending.platform.give_back(one.id)
-    assert lending.platform.lend(other.id, CORES) == CORES
-    assert lending.platform.lend(one.id, CORES) == CORES, "it has gone: nothing counts what it asks for"
+    first, second = await lending.body("one"), await lending.body("other")
+    lending.platform.lend(first.id, CORES)
+    os.kill(lending.pid(first), signal.SIGKILL)
+    await lending.events.reason(first.id)
+    lending.platform.give_back(first.id)
+    assert lending.platform.lend(second.id, CORES) == CORES
+    assert lending.platform.lend(first.id, CORES) == CORES, "it has gone: nothing counts what it asks for"
     assert lending.platform.nodes()[0].free_cores == CORES - 1
 
 
 async def test_a_frozen_instance_gives_its_cores_back_when_it_is_destroyed(lending: Lending) -> None:
-    one, other = await lending.body("one"), await lending.body("other")
-    assert lending.platform.lend(one.id, CORES) == 2
-    os.kill(lending.pid(one), signal.SIGSTOP)
-    await lending.platform.destroy(one.id)
+    first, second = await lending.body("one"), await lending.body("other")
+    assert lending.platform.lend(first.id, CORES) == 2
+    os.kill(lending.pid(first), signal.SIGSTOP)
+    await lending.platform.destroy(first.id)
     # Before it has ended, which takes seconds.
-    assert one.id not in lending.events.gone
+    assert first.id not in lending.events.gone
     assert lending.platform._node._arbiter.free == CORES - 2
-    assert lending.platform.lend(other.id, CORES) == 2
-    os.kill(lending.pid(one), signal.SIGKILL)
-    await lending.events.reason(one.id)
-    assert lending.platform.lend(other.id, CORES) == CORES
+    assert lending.platform.lend(second.id, CORES) == 2
+    os.kill(lending.pid(first), signal.SIGKILL)
+    await lending.events.reason(first.id)
+    assert lending.platform.lend(second.id, CORES) == CORES
 
 
 async def test_the_end_of_the_supervisor_gives_all_cores_back(lending: Lending) -> None:
-    one = await lending.body("one")
-    lending.platform.lend(one.id, CORES)
+    first_body = await lending.body("one")
+    lending.platform.lend(first_body.id, CORES)
     os.kill(lending.platform._supervisor.pid, signal.SIGKILL)
-    await lending.events.reason(one.id)
+    await lending.events.reason(first_body.id)
     again = await lending.body("one")
     assert lending.platform.lend(again.id, CORES) == CORES
 

@@ -222,7 +222,9 @@ async def test_eight_coordinators_die_under_load_and_no_answer_is_wrong(running:
         await asyncio.sleep(0.01 * (number % 7))
         if number % 4 == 3:
             # In the middle of an end and a beginning.
-            [shadow] = [one for one in running.platform.instances("line.openfaas-fn") if one.partner == bodies[0].id][:1]
+            [shadow] = [
+                instance for instance in running.platform.instances("line.openfaas-fn") if instance.partner == bodies[0].id
+            ][:1]
             await running.platform.destroy(shadow.id)
             await asyncio.sleep(0.001 * (number % 5))
             os.kill(pid, signal.SIGKILL)
@@ -240,7 +242,7 @@ async def test_eight_coordinators_die_under_load_and_no_answer_is_wrong(running:
         assert shadow_id is not None
         other = Pair(1, (1, 2), (0, 1, 1, 2))
         await running.platform.change_shadow(shadow_id, other)
-        await running.events.until(lambda one=body.id, wanted=other: running.seen(one).pair == wanted, 40)
+        await running.events.until(lambda instance_id=body.id, wanted=other: running.seen(instance_id).pair == wanted, 40)
         await running.ask(body)
         await running.platform.destroy(shadow_id)
         await asyncio.wait_for(running.events.reason(shadow_id), 20)
@@ -255,7 +257,9 @@ async def test_a_coordinator_killed_while_a_shadow_begins(running: Running) -> N
         shadow = await running.platform.create_shadow(body.id, PAIR)
         await asyncio.sleep(pause_s)
         os.kill(pid, signal.SIGKILL)
-        await running.events.until(lambda one=shadow.id: (body.id, one) in running.events.pairs or one in running.events.gone, 40)
+        await running.events.until(
+            lambda shadow_id=shadow.id: (body.id, shadow_id) in running.events.pairs or shadow_id in running.events.gone, 40
+        )
         assert shadow.id not in running.events.gone, running.events.gone[shadow.id]
         await running.ask(body)
         await running.platform.destroy(shadow.id)

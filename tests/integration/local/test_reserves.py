@@ -95,7 +95,7 @@ class Full:
     async def status_of_a_batch(self, body: Instance) -> int:
         signature = self.platform.signature(self.spec)
         assert signature is not None
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+        head = json.dumps({"kind": "tensors", "inputs": [tensor.to_json() for tensor in signature.inputs]}).encode()
         member = Member(0, 4, b"", torch.ones(4, 4, 8, 8).numpy().tobytes())
         frame = await send(self.events.channels[body.id], Frame(Kind.BATCH, 1, 1, 10.0, head, [member]))
         return answers(frame)[0][0]

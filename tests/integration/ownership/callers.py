@@ -66,7 +66,7 @@ class Callers:
 
     def __init__(self, gateways: Balanced) -> None:
         self._gateways = gateways
-        self._chance = random.Random(7)
+        self._rng = random.Random(7)
         self._ended = False
         self.sent: dict[bytes, float] = {}
         self.answers: dict[bytes, tuple[int, str]] = {}
@@ -97,7 +97,7 @@ class Callers:
         while not self._ended:
             token = b"%d" % next(_NUMBERS)
             self.sent[token] = asyncio.get_running_loop().time()
-            function = self._chance.choice(FUNCTIONS)
+            function = self._rng.choice(FUNCTIONS)
             answer = await self._call(session, token, function)
             if token in self.answers:
                 self.doubled.append(token)
@@ -107,7 +107,7 @@ class Callers:
 
     async def _call(self, session: aiohttp.ClientSession, token: bytes, function: str) -> tuple[int, str]:
         while True:
-            port = self._chance.choice(list(self._gateways.sent_to.values()) or [1])
+            port = self._rng.choice(list(self._gateways.sent_to.values()) or [1])
             try:
                 async with session.post(f"http://127.0.0.1:{port}/function/{function}", data=token) as answer:
                     body = await answer.read()

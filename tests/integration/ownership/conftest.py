@@ -135,17 +135,17 @@ class Cluster:
         newest = self.board.newest
         if newest is None or len(newest.owners) != count:
             return False
-        members = [one for one in self.replicas if newest.member(one.name)]
-        return all(one.holdings.map == newest and not one.holdings.unconfirmed() for one in members)
+        members = [replica for replica in self.replicas if newest.member(replica.name)]
+        return all(member.holdings.map == newest and not member.holdings.unconfirmed() for member in members)
 
     def owner(self, name: str) -> Replica:
         knows_most = max(self.replicas, key=lambda replica: replica.holdings.epoch)
         found = knows_most.holdings.owner(f"{name}.openfaas-fn")
-        return next(one for one in self.replicas if found is not None and one.name == found.id)
+        return next(replica for replica in self.replicas if found is not None and replica.name == found.id)
 
     def other(self, name: str) -> Replica:
         """One that does not own the function."""
-        return next(one for one in self.replicas if one is not self.owner(name))
+        return next(replica for replica in self.replicas if replica is not self.owner(name))
 
     def release(self) -> None:
         """Let what executes `/held` come to its end, now and later."""

@@ -53,7 +53,7 @@ async def test_the_new_owner_waits_for_the_last_answer_of_the_old_one(cluster: A
 
     cluster.release()
     assert (await held).body == b"held"
-    assert [(await one).body for one in waiting] == [b"gateway-0", b"gateway-1"]
+    assert [(await reply).body for reply in waiting] == [b"gateway-0", b"gateway-1"]
     assert (await late).body == b"late"
     assert cluster.owner(name) is new
     assert sorted(cluster.executed()) == sorted([b"held", b"gateway-0", b"gateway-1", b"late"])
@@ -88,7 +88,7 @@ async def test_a_body_that_is_still_coming_when_the_queue_moves_is_not_lost(clus
     assert (await old.call(f"/function/{name}", b"before")).status == 200
     connection = await old.connect()
     await connection.send(b"POST /function/%b HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf" % name.encode())
-    await until(lambda: any(one.phase == 2 for one in old.server._connections()))  # it has the head
+    await until(lambda: any(connection.phase == 2 for connection in old.server._connections()))  # it has the head
     new = await cluster.add()
     await cluster.settled(3)
     assert (await new.call(f"/function/{name}", b"after")).status == 200
@@ -192,12 +192,12 @@ async def test_stale_owner_learns_of_its_successor_from_an_instance(cluster: Any
     assert (await owns.call("/function/f", b"first")).status == 200
     # It is out of the map, as one that was frozen: its place on the board's watchers' list brought it nothing.
     newest = cluster.board.newest
-    cluster.board.newest = OwnershipMap(newest.epoch + 4, tuple(one for one in newest.owners if one.id == successor.name))
+    cluster.board.newest = OwnershipMap(newest.epoch + 4, tuple(owner for owner in newest.owners if owner.id == successor.name))
     successor.shared.agent.learn(cluster.board.newest)
     assert (await successor.call("/function/f", b"second")).status == 200
     assert owns.serves("f")
     waiting = [asyncio.ensure_future(owns.call("/function/f", b"%d" % number)) for number in range(3)]
-    assert [(await one).body for one in waiting] == [b"0", b"1", b"2"]
+    assert [(await reply).body for reply in waiting] == [b"0", b"1", b"2"]
     assert owns.holdings.map == cluster.board.newest
     assert sorted(cluster.executed()) == [b"0", b"1", b"2", b"first", b"second"]
     assert successor.functions["f"].metrics.invocations == 4
@@ -227,7 +227,7 @@ async def test_a_frozen_replica_that_was_taken_for_gone_finds_its_place_again(cl
     cluster.led = False
     was, becomes = cluster.owner("f"), cluster.other("f")
     newest = await cluster.board.read()
-    without = OwnershipMap(2, tuple(one for one in newest.owners if one.id != was.name))
+    without = OwnershipMap(2, tuple(owner for owner in newest.owners if owner.id != was.name))
     # It learns of both at once, as one that was frozen for a while.
     again = OwnershipMap(3, tuple(sorted((*without.owners, replace(newest.member(was.name), since=3)))))
     becomes.shared.agent.learn(without)

@@ -65,7 +65,7 @@ class Gateways(Balanced):
         async with asyncio.timeout(60):
             while True:
                 newest = await self.board.read()
-                if newest is not None and {one.id for one in newest.owners} == set(names) and set(names) <= set(self.sent_to):
+                if newest is not None and {owner.id for owner in newest.owners} == set(names) and set(names) <= set(self.sent_to):
                     return newest
                 await asyncio.sleep(0.02)
 

@@ -141,13 +141,13 @@ def test_blocks_change_under_load_and_no_batch_notices(models: Models, start: St
     for turn in range(12):
         old, new = tasks[turn % 4], tasks[(turn + 1) % 4]
         union, table = sorted({*old.blocks, *new.blocks}), list(new.split)
-        for told, blocks in ((shadow, union), (body, list(new.blocks)), (shadow, list(new.blocks))):
+        for receiver, blocks in ((shadow, union), (body, list(new.blocks)), (shadow, list(new.blocks))):
             body.send(x)
-            told.order("change", (), {"shadow": shadow.id, "blocks": blocks, "split": table, "expected_ms": new.expected_ms})
+            receiver.order("change", (), {"shadow": shadow.id, "blocks": blocks, "split": table, "expected_ms": new.expected_ms})
             answer, timings = body.result()
             assert torch.equal(answer, whole)
             assert {timing["outcome"] for timing in timings} == {"answered"}
-            assert told.say("changed", "failed")["blocks"] == blocks
+            assert receiver.say("changed", "failed")["blocks"] == blocks
     assert shadow.skipped == body.skipped == []
 
 

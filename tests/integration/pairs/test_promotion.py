@@ -55,7 +55,7 @@ def test_promoted_shadow_works_in_the_pair_until_it_serves(
     answers.append(body.ask(x))
     for rows, hand_overs in answers:
         assert torch.allclose(rows.view(right.shape), right, atol=1e-5)
-        assert [one["outcome"] for one in hand_overs] == ["answered"]
+        assert [hand_over["outcome"] for hand_over in hand_overs] == ["answered"]
     body.order("unpair", (), {"shadow": shadow.id})
     assert body.say("unpaired")["shadow"] == shadow.id
     shadow.order("serve", (), {"shadow": shadow.id})
@@ -99,7 +99,7 @@ def test_orders_that_make_no_sense_are_refused_and_the_pair_goes_on(nursery: Nur
     shadow.order("change", (), {"blocks": [0, 1], "split": list(HALVES)})
     assert "becomes a Body" in shadow.say("failed")["reason"]
     x = torch.randn(2, 3, 48, 48)
-    assert [one["outcome"] for one in body.ask(x)[1]] == ["answered"]
+    assert [row["outcome"] for row in body.ask(x)[1]] == ["answered"]
     # Its Body ends: it waits for what comes, and serves when it is told to.
     body.end()
     shadow.say("unpaired")

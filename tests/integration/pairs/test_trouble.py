@@ -129,11 +129,11 @@ def test_a_pair_outlives_its_coordinator(nursery: Nursery, model: Model, task: T
 
 
 def test_empty_containers_end_when_they_are_told_or_nobody_is_left(nursery: Nursery) -> None:
-    told, left = nursery.empty(), nursery.empty()
-    told.order("stop")
+    ordered, left = nursery.empty(), nursery.empty()
+    ordered.order("stop")
     left.orders.close()
     with within(5):
-        assert nursery.gone(told.id)["status"] == nursery.gone(left.id)["status"] == 0
+        assert nursery.gone(ordered.id)["status"] == nursery.gone(left.id)["status"] == 0
 
 
 def test_two_hundred_pairs_leave_nothing(nursery: Nursery, body: Child, task: Task, x: Tensor, whole: Tensor) -> None:

@@ -90,8 +90,8 @@ def layers_of(entry: ModelEntry) -> Layers:
 
 def test_random_weights_tell_inputs_apart_also_where_training_begins_with_zeros() -> None:
     made = load_model("torchvision:vit_b_16")
-    one, other = (torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    assert (made.module(one) - made.module(other)).abs().max() > 0.01
+    first, second = (torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert (made.module(first) - made.module(second)).abs().max() > 0.01
 
 
 def test_a_module_in_two_lines(tmp_path: Path) -> None:

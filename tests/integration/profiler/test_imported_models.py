@@ -130,7 +130,7 @@ def test_an_onnx_file_of_torch_answers_as_onnxruntime(name: str, tmp_path: Path)
         given = example[:1].repeat(batch, *([1] * (example.dim() - 1)))
         given = given + torch.randn(given.shape) if given.is_floating_point() else torch.randint(0, 50, given.shape)
         expected = session.run(None, {session.get_inputs()[0].name: given.numpy()})
-        assert_close(run_files(files, tmp_path, [given]), [torch.from_numpy(one) for one in expected])
+        assert_close(run_files(files, tmp_path, [given]), [torch.from_numpy(array) for array in expected])
 
 
 def test_an_onnx_file_with_tensors_beside_it_is_added(repository: DirectoryRepository, tmp_path: Path) -> None:
@@ -363,7 +363,9 @@ def test_a_folder_of_transformers_answers_as_its_model(make: Any, outputs: list[
         given = _transformers_inputs(program.signature.inputs, batch)
         with torch.inference_mode():
             answer = model(**given, return_dict=True)
-        assert_close([one.clone() for one in program.executor.run(list(given.values()))], [answer[name] for name in outputs])
+        assert_close(
+            [output.clone() for output in program.executor.run(list(given.values()))], [answer[name] for name in outputs]
+        )
 
 
 def test_a_text_model_is_added_for_sequences_of_a_length(repository: DirectoryRepository, tmp_path: Path) -> None:
@@ -485,13 +487,13 @@ def test_an_estimator_answers_as_scikit_learn(name: str, repository: DirectoryRe
     estimator, classes = ESTIMATORS[name]
     estimator.fit(FEATURES, classes)
     entry = add_model(estimator, None, "iris", repository)
-    assert entry.signature.details["labels"] == [str(one) for one in estimator.classes_]
+    assert entry.signature.details["labels"] == [str(class_name) for class_name in estimator.classes_]
     assert [spec.name for spec in entry.signature.inputs] == ["features"]
     for batch in BATCHES:
         rows = FEATURES[:: len(FEATURES) // batch][:batch].astype(np.float32)
         *labels, probabilities = run(entry.program, entry.weights, [torch.from_numpy(rows)])
         assert_close([probabilities], [torch.from_numpy(estimator.predict_proba(rows))])
-        assert [one.tolist() for one in labels] == ([] if classes is NAMES else [estimator.predict(rows).tolist()])
+        assert [label.tolist() for label in labels] == ([] if classes is NAMES else [estimator.predict(rows).tolist()])
 
 
 @pytest.mark.filterwarnings("ignore")

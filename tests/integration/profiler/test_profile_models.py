@@ -58,8 +58,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def profile(models: Path) -> ModelProfile:
     entry = DirectoryRepository(models).get("funnel")
-    wishes = ProfileOptions(cores=(1,), batches=(1, 2, 4, 8), repeats=3)
-    measured, path = profile_model(entry, ProfileStore(models), wishes, lambda _: None)
+    options = ProfileOptions(cores=(1,), batches=(1, 2, 4, 8), repeats=3)
+    measured, path = profile_model(entry, ProfileStore(models), options, lambda _: None)
     assert read_profile(path) == measured
     assert not path.with_suffix(".journal").exists()
     return measured
@@ -260,8 +260,8 @@ def test_profiles_are_listed_and_shown_with_other_cores_marked(models: Path, pro
     for serial in (2, 5, 10):
         assert f"extrapolated, {serial} % serial" in shown
     assert "16*" in shown
-    for told in ("load shared: ", "hand-over: ", "to another node: "):
-        [line] = [line for line in shown.splitlines() if line.startswith(told)]
+    for shown_line in ("load shared: ", "hand-over: ", "to another node: "):
+        [line] = [line for line in shown.splitlines() if line.startswith(shown_line)]
         assert re.search(r"; \d+ sizes up to [\d.]+ MB, spread up to \d+ %, up to \d+ % off the line$", line), line
     [document] = json.loads(say("models", "profiles", "funnel", "--serial", "5", "--json", "--models", str(models)).stdout)
     assert ModelProfile.from_json(document) == profile

@@ -51,7 +51,7 @@ def put_network(models: Path, callers: int, side: int) -> Network:
     images = brightness * torch.randn(callers, 3, side, side, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         found = Network(models, sample_s, images, module(images))
-    assert not any(found.right(one, found.answers[other]) for one in range(callers) for other in range(one))
+    assert not any(found.right(number, found.answers[other]) for number in range(callers) for other in range(number))
     return found
 
 
@@ -108,7 +108,7 @@ class Function:
 
     def ready(self, kind: str) -> list[str]:
         """The ids of its Bodies or Shadows that serve."""
-        return [one["id"] for one in self.now()[kind] if one["state"] == "ready"]
+        return [row["id"] for row in self.now()[kind] if row["state"] == "ready"]
 
     def _looks(self) -> int:
         return sum(1 + decision["repeats"] for decision in self.decisions())

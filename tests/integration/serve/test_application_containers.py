@@ -200,7 +200,7 @@ def test_gateway_of_ours_in_front_sends_queries_together_and_each_has_its_own_va
     status, body = sent(batch)
     result = decode(body)
     assert (status, result.kind, result.batch_id) == (200, Kind.RESULT, 7)
-    assert [one.code for one in result.members] == [200, 422, 400]
+    assert [member.code for member in result.members] == [200, 422, 400]
     assert b"x-gnomon-variant: exact@1/" in result.members[0].meta.lower()
     assert json.loads(bytes(result.members[0].body))["outputs"][0]["shape"] == [1, 4]
     assert b"x-gnomon-nearest: exact@1/" in result.members[1].meta.lower()

@@ -50,7 +50,7 @@ def test_windows_are_within_the_objective_and_no_answer_below_its_floor_while_th
     for name, accuracy in ACCURACIES.items():
         client.register_model(name, app="goals", accuracy=accuracy)
     variants = serving.call("GET", "/system/applications/goals").json()["variants"]
-    heavy = max(one["saturation_rps"] for one in variants if one["model"] == "heavy@1")
+    heavy = max(variant["saturation_rps"] for variant in variants if variant["model"] == "heavy@1")
     rate_rps = len(FLOORS) * BUSY * heavy
     for floor in FLOORS:
         eventually(
@@ -78,7 +78,7 @@ def test_windows_are_within_the_objective_and_no_answer_below_its_floor_while_th
         [latency_s for at_s, latency_s, _, _ in answers if first <= at_s < first + WINDOW_S]
         for first in range(0, int(sum(PHASES_S)), int(WINDOW_S))
     ]
-    within = [sum(1e3 * one <= OBJECTIVE_MS for one in window) >= 0.95 * len(window) for window in windows]
+    within = [sum(1e3 * value <= OBJECTIVE_MS for value in window) >= 0.95 * len(window) for window in windows]
     p95_ms = [round(1e3 * sorted(window)[int(0.95 * len(window))]) for window in windows]
     assert sum(within) >= 0.95 * len(within), f"{rate_rps:.1f}, then {2 * rate_rps:.1f} queries/s; P95 of windows in ms: {p95_ms}"
 

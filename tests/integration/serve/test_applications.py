@@ -75,7 +75,7 @@ def measured(serving: Serving, app: str, count: int) -> list[dict[str, Any]]:
     """The variants of the application, once so many have numbers."""
 
     def found() -> list[dict[str, Any]]:
-        variants = [one for one in described(serving, app)["variants"] if one["state"] in ("active", "inactive")]
+        variants = [variant for variant in described(serving, app)["variants"] if variant["state"] in ("active", "inactive")]
         return variants if len(variants) == count else []
 
     return eventually(found, "its variants were never measured")
@@ -119,7 +119,7 @@ def test_headers_say_the_same_as_parameters(gateway: Serving, answers: dict[str,
     assert answered_by(infer(gateway, "faces", X_Gnomon_Accuracy="0.8"), answers) == "exact"
     assert answered_by(infer(gateway, "faces", X_Gnomon_Model="quick"), answers) == "quick"
     assert answered_by(infer(gateway, "faces", {"model": "exact", "latency_ms": 60_000}), answers) == "exact"
-    (variant,) = [one["id"] for one in described(gateway, "faces")["variants"] if one["model"] == "quick@1"]
+    (variant,) = [variant["id"] for variant in described(gateway, "faces")["variants"] if variant["model"] == "quick@1"]
     assert answered_by(infer(gateway, "faces", {"variant": variant}), answers) == "quick"
 
 
@@ -212,7 +212,7 @@ def test_metrics_count_members_under_their_application(gateway: Serving) -> None
     assert "faces--" not in page
     by_variant = r'^gnomon_application_queries_total{application="faces.openfaas-fn",variant="(.*?)"} (.*)$'
     counts = dict(re.findall(by_variant, page, re.MULTILINE))
-    assert counts.keys() == {one["id"] for one in described(gateway, "faces")["variants"]}
+    assert counts.keys() == {variant["id"] for variant in described(gateway, "faces")["variants"]}
     assert all(float(count) >= 1 for count in counts.values())
     by_code = r'^gateway_function_invocation_total{code="(\d+)",function_name="faces.openfaas-fn"} (.*)$'
     answered = dict(re.findall(by_code, page, re.MULTILINE))
@@ -266,7 +266,7 @@ def test_asynchronous_query_is_answered_by_the_variant_that_satisfies_it(
 def test_members_are_hidden_but_answer_when_named(gateway: Serving) -> None:
     names = [function["name"] for function in gateway.call("GET", "/system/functions").json()]
     assert names == ["faces"]
-    members = [one["function"] for one in described(gateway, "faces")["variants"]]
+    members = [variant["function"] for variant in described(gateway, "faces")["variants"]]
     assert len(members) == 2
     assert all(name.startswith("faces--") for name in members)
     for name in members:
@@ -344,10 +344,10 @@ def test_restart_keeps_applications_with_what_was_measured(models: Path, tmp_pat
     with started(tmp_path / "state", "--models", str(models)) as serving:
         for name, accuracy in ACCURACY.items():
             register(serving, "faces", name, accuracy=accuracy)
-        before = {one["id"]: one["latency_ms"] for one in measured(serving, "faces", 2)}
+        before = {row["id"]: row["latency_ms"] for row in measured(serving, "faces", 2)}
         serving.kill()
         serving.start("--models", str(models))
-        after = {one["id"]: one["latency_ms"] for one in measured(serving, "faces", 2)}
+        after = {row["id"]: row["latency_ms"] for row in measured(serving, "faces", 2)}
         assert after == before, "it was measured again"
         assert answered_by(infer(serving, "faces", {"accuracy": 0.9}), answers) == "exact"
         assert [function["name"] for function in serving.call("GET", "/system/functions").json()] == ["faces"]

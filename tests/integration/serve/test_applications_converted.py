@@ -37,7 +37,7 @@ def described(serving: Serving) -> dict[str, Any]:
 
 
 def variants(serving: Serving) -> list[dict[str, Any]]:
-    return [one for one in described(serving)["variants"] if one["state"] in ("active", "inactive")]
+    return [variant for variant in described(serving)["variants"] if variant["state"] in ("active", "inactive")]
 
 
 def test_registered_model_gets_variants_of_every_engine_and_says_how_far_it_is(tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_registered_model_gets_variants_of_every_engine_and_says_how_far_it_is(t
     options = ("--models", str(tmp_path / "models"), "--convert")
     with started(tmp_path / "state", *options) as serving:
         assert serving.call("PUT", "/system/applications/rows/models/dense", {"accuracy": 0.9}).status == 202
-        eventually(lambda: {one["engine"] for one in variants(serving)} >= {PROGRAM}, "the program answers meanwhile")
+        eventually(lambda: {variant["engine"] for variant in variants(serving)} >= {PROGRAM}, "the program answers meanwhile")
         eventually(lambda: described(serving)["progress"].get("dense@1"), "no progress is shown", LIMIT_S)
         eventually(
-            lambda: {one["engine"] for one in variants(serving)} == {PROGRAM, *installed_engines()},
+            lambda: {variant["engine"] for variant in variants(serving)} == {PROGRAM, *installed_engines()},
             "the engines' variants are missing",
             LIMIT_S,
         )
-        for one in variants(serving):
+        for variant in variants(serving):
             tensor = {"name": "values", "shape": [1, 12], "datatype": "FP32", "data": VALUES.ravel().tolist()}
-            answer = serving.call("POST", "/v2/models/rows/infer", {"inputs": [tensor], "parameters": {"variant": one["id"]}})
+            answer = serving.call("POST", "/v2/models/rows/infer", {"inputs": [tensor], "parameters": {"variant": variant["id"]}})
             assert answer.status == 200, answer.data
             np.testing.assert_allclose(answer.json()["outputs"][0]["data"], right, rtol=1e-3, atol=1e-4)
         eventually(lambda: "profil" in described(serving)["progress"]["dense@1"], "it is never profiled", LIMIT_S)

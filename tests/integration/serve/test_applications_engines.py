@@ -32,7 +32,7 @@ def test_each_engine_that_a_model_was_converted_for_is_a_variant_that_answers(tm
     with started(tmp_path / "state", "--models", str(tmp_path / "models")) as serving:
         client = gnomon.Client(serving.url)
         client.register_model("dense", app="rows", accuracy=0.9)
-        variants = {one.engine: one for one in client.model_info("rows").variants}
+        variants = {variant.engine: variant for variant in client.model_info("rows").variants}
         assert variants.keys() == {"program", *installed_engines()}
         for engine, variant in variants.items():
             answer = client.inference_query(SAMPLES, app="rows", variant=variant.id)

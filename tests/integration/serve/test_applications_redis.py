@@ -58,7 +58,7 @@ def described(serving: Serving) -> dict[str, Any]:
 
 
 def models_measured(serving: Serving) -> list[str]:
-    return sorted({one["model"] for one in described(serving)["variants"] if one["state"] in ("active", "inactive")})
+    return sorted({variant["model"] for variant in described(serving)["variants"] if variant["state"] in ("active", "inactive")})
 
 
 def assert_queries_are_answered(serving: Serving) -> None:

@@ -53,7 +53,7 @@ def deployed(serving: Serving, app: str, labels: dict[str, str], **annotations: 
 def replicas(serving: Serving, app: str) -> dict[str, int]:
     """The wanted instances of each model's variant."""
     variants: list[dict[str, Any]] = serving.call("GET", f"/system/applications/{app}").json()["variants"]
-    return {one["model"].partition("@")[0]: one["replicas"] for one in variants}
+    return {variant["model"].partition("@")[0]: variant["replicas"] for variant in variants}
 
 
 def test_members_start_with_queries_and_end_when_nothing_is_asked(serving: Serving) -> None:
@@ -95,7 +95,7 @@ def test_load_beyond_one_instance_gets_more_of_the_variant_that_it_needs(serving
 
 def test_named_variant_keeps_its_instance_while_it_is_asked_for(serving: Serving) -> None:
     client = deployed(serving, "named", IDLE)
-    variant = next(one.id for one in client.model_info("named").variants if one.model == "heavy@1")
+    variant = next(variant.id for variant in client.model_info("named").variants if variant.model == "heavy@1")
     client.inference_query(IMAGE, app="named", variant=variant)
     first = instances(serving, "named", "heavy")
     end_s = time.monotonic() + 6.0
@@ -108,18 +108,18 @@ def test_named_variant_keeps_its_instance_while_it_is_asked_for(serving: Serving
 def instances(serving: Serving, app: str, model: str) -> list[str]:
     """The ids of the instances of a model's variant."""
     member = next(
-        one["function"]
-        for one in serving.call("GET", f"/system/applications/{app}").json()["variants"]
-        if one["model"] == f"{model}@1"
+        variant["function"]
+        for variant in serving.call("GET", f"/system/applications/{app}").json()["variants"]
+        if variant["model"] == f"{model}@1"
     )
-    return [one["id"] for one in serving.call("GET", f"/gnomon/functions/{member}").json()["bodies"]]
+    return [body["id"] for body in serving.call("GET", f"/gnomon/functions/{member}").json()["bodies"]]
 
 
 def test_label_keeps_an_instance_while_nothing_is_asked(serving: Serving) -> None:
     deployed(serving, "warm", IDLE | {"com.openfaas.scale.min": "1"})
 
     def there() -> list[str]:
-        return [one for model in ("light", "heavy") for one in instances(serving, "warm", model)]
+        return [instance for model in ("light", "heavy") for instance in instances(serving, "warm", model)]
 
     eventually(lambda: sum(replicas(serving, "warm").values()) == 1 == len(there()), "measured variants stay loaded")
     kept = there()
@@ -131,9 +131,9 @@ def test_other_policy_scales_each_member_by_itself(serving: Serving) -> None:
     client = deployed(serving, "apart", IDLE, autoscaler="kpa")
     assert client.inference_query(IMAGE, app="apart", accuracy=0.8).variant.startswith("heavy@1/")
     member = next(
-        one["function"]
-        for one in serving.call("GET", "/system/applications/apart").json()["variants"]
-        if one["model"] == "heavy@1"
+        variant["function"]
+        for variant in serving.call("GET", "/system/applications/apart").json()["variants"]
+        if variant["model"] == "heavy@1"
     )
     decisions = serving.call("GET", f"/gnomon/functions/{member}/decisions").json()
     assert {decision["policy"] for decision in decisions} == {"kpa"}
@@ -143,4 +143,4 @@ def test_policy_of_applications_is_refused_for_a_function(serving: Serving) -> N
     document = {"service": "f", "image": "gnomon/body", "annotations": {"gnomon/model": "light", "gnomon/autoscaler": "infaas"}}
     answer = serving.call("POST", "/system/functions", document)
     assert (answer.status, answer.json()["error"]["code"]) == (400, "policy_of_applications")
-    assert "infaas" in [one["name"] for one in serving.call("GET", "/gnomon/policies").json()["scaling"]]
+    assert "infaas" in [row["name"] for row in serving.call("GET", "/gnomon/policies").json()["scaling"]]

@@ -145,7 +145,7 @@ def test_a_function_without_its_secret_is_known_and_served_again_changed_or_remo
     lone.start()
 
     listed = lone.call("GET", "/system/functions").json()
-    assert [(one["name"], one["availableReplicas"], one["secrets"]) for one in listed] == [(name, 0, ["key"]) for name in NAMES]
+    assert [(row["name"], row["availableReplicas"], row["secrets"]) for row in listed] == [(name, 0, ["key"]) for name in NAMES]
     assert {name: lone.status(name)["createdAt"] for name in NAMES} == before
     assert lone.call("GET", "/gnomon/functions/mended").json()["bodies"] == []
     assert lone.call("GET", "/gnomon/functions/mended/decisions").json() == []
@@ -171,7 +171,7 @@ def test_a_function_without_its_secret_is_known_and_served_again_changed_or_remo
 
     assert lone.call("POST", "/system/secrets", {"name": "key", "value": "v"}).status == 202
     eventually(lambda: call(lone, "mended") == (200, b"hello"))
-    assert [one["name"] for one in lone.call("GET", "/system/functions").json()] == ["changed", "mended"]
+    assert [row["name"] for row in lone.call("GET", "/system/functions").json()] == ["changed", "mended"]
     assert lone.stop() == 0
     lone.start()
     assert [call(lone, name)[0] for name in NAMES] == [200, 200, 404]

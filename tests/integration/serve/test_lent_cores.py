@@ -16,15 +16,15 @@ CALLERS = 4
 BORROWS = {"max_cores": "2", "autoscaler": "gnomon"}
 
 
-def cores(one: Function) -> list[tuple[int, int | None]]:
+def cores(function: Function) -> list[tuple[int, int | None]]:
     """The cores of each Body, and those that it keeps between batches."""
-    return [(body["cores"], body.get("idle_cores")) for body in one.now()["bodies"]]
+    return [(body["cores"], body.get("idle_cores")) for body in function.now()["bodies"]]
 
 
-def switch(one: Function, policy: str) -> None:
-    annotations = in_a_hurry(MODEL, one.line.sample_s, WITHIN) | {"gnomon/max-cores": "2", "gnomon/autoscaler": policy}
-    document = {"service": one.name, "image": "gnomon/body", "labels": {"com.openfaas.scale.max": "1"}}
-    answer = one.serving.call("PUT", "/system/functions", document | {"annotations": annotations})
+def switch(function: Function, policy: str) -> None:
+    annotations = in_a_hurry(MODEL, function.line.sample_s, WITHIN) | {"gnomon/max-cores": "2", "gnomon/autoscaler": policy}
+    document = {"service": function.name, "image": "gnomon/body", "labels": {"com.openfaas.scale.max": "1"}}
+    answer = function.serving.call("PUT", "/system/functions", document | {"annotations": annotations})
     assert answer.status in (200, 202), answer.data
 
 
@@ -37,14 +37,14 @@ def test_bodies_of_two_functions_borrow_cores_until_another_policy_takes_over(tm
     ):
         assert cores(left) == cores(right) == [(2, 1)]
         [body] = left.ready("bodies")
-        with Load(left.ask, CALLERS) as one, Load(right.ask, CALLERS) as other:
-            one.more(5 * CALLERS)
+        with Load(left.ask, CALLERS) as left_load, Load(right.ask, CALLERS) as other:
+            left_load.more(5 * CALLERS)
             other.more(5 * CALLERS)
             switch(left, "kpa")
             eventually(lambda: cores(left) == [(1, None)], "its Body still borrows")
-            one.more(5 * CALLERS)
+            left_load.more(5 * CALLERS)
             switch(left, "gnomon")
             eventually(lambda: cores(left) == [(2, 1)], "its Body does not borrow again")
-            assert set(one.stop()) == {"ok"}
+            assert set(left_load.stop()) == {"ok"}
             assert set(other.stop()) == {"ok"}
         assert left.ready("bodies") == [body], "it served all the while"

@@ -33,12 +33,12 @@ def test_scaling_up_and_down_under_load_fails_no_request(serving: Serving) -> No
 
 
 def test_a_policy_changes_while_requests_flow_and_keeps_the_instances(serving: Serving) -> None:
-    one = {"com.openfaas.scale.max": "1"}
-    serving.deploy("whim", labels=one)
+    labels = {"com.openfaas.scale.max": "1"}
+    serving.deploy("whim", labels=labels)
     ready(serving, "whim", 1)
     load = Load(echoing(serving, "whim"))
     for policy in ("kpa", "k-lv", "hpa", "fixed", "od", "lv", "openfaas"):
-        assert serving.deploy("whim", method="PUT", labels=one, annotations={"gnomon/autoscaler": policy}).status == 202
+        assert serving.deploy("whim", method="PUT", labels=labels, annotations={"gnomon/autoscaler": policy}).status == 202
         eventually(
             lambda policy=policy: any(
                 record["policy"] == policy for record in serving.call("GET", "/gnomon/functions/whim/decisions?limit=5").json()

@@ -39,14 +39,14 @@ def model(serving: Serving, line: Network, name: str, instances: int = 1, policy
 @pytest.mark.parametrize("policy", ["openfaas", "kpa", "asyfunc", "batch"])
 def test_ten_models_on_two_cores_start_answer_alone_and_all_at_once(two_cores: Serving, line: Network, policy: str) -> None:
     deployed = [model(two_cores, line, f"model-{number}", policy=policy) for number in range(MODELS)]
-    for one in deployed:
-        eventually(lambda one=one: one.ready("bodies"), f"{one.name} has no instance")
-        assert one.ask(0) == "ok"
+    for function in deployed:
+        eventually(lambda function=function: function.ready("bodies"), f"{function.name} has no instance")
+        assert function.ask(0) == "ok"
     with ThreadPoolExecutor(MODELS) as callers:
         for _ in range(5):
-            assert set(callers.map(lambda one: one.ask(1), deployed)) == {"ok"}
-    for one in deployed:
-        two_cores.call("DELETE", "/system/functions", {"functionName": one.name})
+            assert set(callers.map(lambda function: function.ask(1), deployed)) == {"ok"}
+    for function in deployed:
+        two_cores.call("DELETE", "/system/functions", {"functionName": function.name})
 
 
 def test_a_model_without_requests_scales_to_zero_and_its_next_request_is_answered(two_cores: Serving, line: Network) -> None:

@@ -73,7 +73,7 @@ def gateway(tmp_path: Path, installed: None) -> Iterator[Serving]:
 
 def test_own_policies_are_listed_configured_and_validated(gateway: Serving) -> None:
     known = gateway.call("GET", "/gnomon/policies").json()
-    listed = {one["name"]: one["description"] for kind in ("scaling", "scheduling") for one in known[kind]}
+    listed = {row["name"]: row["description"] for kind in ("scaling", "scheduling") for row in known[kind]}
     assert listed["exactly"] == "As many as it is told. gnomon/exactly.count: instances, a whole number from 1 to 5."
     assert listed["picky"] == "Refuses what is large."
 

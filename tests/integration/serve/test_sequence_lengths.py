@@ -72,8 +72,8 @@ def test_every_length_is_answered_as_the_model_answers_it_alone(serving: Serving
 
 def test_metadata_says_that_any_length_is_taken_and_longer_ones_are_refused(serving: Serving) -> None:
     metadata = serving.call("GET", "/v2/models/words").json()
-    assert [one["shape"] for one in metadata["inputs"]] == [[-1, -1], [-1, -1]]
-    assert [one["shape"] for one in metadata["outputs"]] == [[-1, -1, 3]]
+    assert [tensor["shape"] for tensor in metadata["inputs"]] == [[-1, -1], [-1, -1]]
+    assert [tensor["shape"] for tensor in metadata["outputs"]] == [[-1, -1, 3]]
     refused = ask(serving, torch.ones(1, LENGTH + 1, dtype=torch.int64))
     assert refused.status == 400
     assert f"1 to {LENGTH} tokens" in refused.json()["error"]

@@ -98,7 +98,7 @@ def test_a_model_is_added_to_a_server_deployed_called_and_kept(lone: Serving, cl
     assert (again.returncode, "has it already" in again.stderr) == (0, True), again.stderr
 
     listed = json.loads(command(client, "models", "list", "-g", lone.url, "--json").stdout)
-    assert [(one["name"], one["version"]) for one in listed] == [("flowers", "1")]
+    assert [(row["name"], row["version"]) for row in listed] == [("flowers", "1")]
     shown = command(client, "models", "show", "flowers", "--blocks", "-g", lone.url).stdout
     assert "sizes: FP32 4 per sample" in shown
     assert "multiply-accumulates a sample" in shown
@@ -152,13 +152,13 @@ def relay(source: socket.socket, target: socket.socket, most_bytes: int) -> None
     source.settimeout(0.05)
     target.settimeout(0.05)
     while passed < most_bytes:
-        for one, other in ((source, target), (target, source)):
+        for first, second in ((source, target), (target, source)):
             with contextlib.suppress(TimeoutError):
-                data = one.recv(1 << 16)
-                other.settimeout(60)
-                other.sendall(data)
-                other.settimeout(0.05)
-                passed += len(data) if one is source else 0
+                data = first.recv(1 << 16)
+                second.settimeout(60)
+                second.sendall(data)
+                second.settimeout(0.05)
+                passed += len(data) if first is source else 0
 
 
 def test_a_server_that_is_killed_during_an_upload_has_nothing_half_registered(lone: Serving, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_server_that_is_killed_during_an_upload_has_nothing_half_registered(lo
     assert stored_files(lone) == []
     assert lone.call("GET", "/gnomon/models").json() == []
     assert lone.call("PUT", "/gnomon/models/weighty/1", body).status == 200
-    assert [one["name"] for one in lone.call("GET", "/gnomon/models").json()] == ["weighty"]
+    assert [row["name"] for row in lone.call("GET", "/gnomon/models").json()] == ["weighty"]
 
 
 def test_uploads_neither_fill_the_servers_memory_nor_stop_other_requests(lone: Serving, client: Path) -> None:

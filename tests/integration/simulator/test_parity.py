@@ -96,7 +96,7 @@ def a_decision_s(gateway: str) -> float:
 
     def newest() -> list[int]:
         """None just after the deployment."""
-        return [one["repeats"] for one in decisions(gateway)[:1]]
+        return [decision["repeats"] for decision in decisions(gateway)[:1]]
 
     before = newest()
     for _ in range(1000):

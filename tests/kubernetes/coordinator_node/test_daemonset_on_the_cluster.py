@@ -50,8 +50,13 @@ def own_folders() -> dict[str, str]:
 def as_installed(image: str, models: Path) -> list[dict[str, Any]]:
     """The manifests of `kubectl apply -k`, with images replaced by this machine's folders and models by the test's."""
     kustomization = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
-    documents = [one for name in kustomization["resources"] for one in yaml.safe_load_all((MANIFESTS / name).read_text()) if one]
-    [daemons] = [one for one in documents if one["kind"] == "DaemonSet"]
+    documents = [
+        document
+        for name in kustomization["resources"]
+        for document in yaml.safe_load_all((MANIFESTS / name).read_text())
+        if document
+    ]
+    [daemons] = [document for document in documents if document["kind"] == "DaemonSet"]
     pod = daemons["spec"]["template"]["spec"]
     for number, (path, source) in enumerate(own_folders().items()):
         pod["volumes"].append({"name": f"own-{number}", "hostPath": {"path": source, "type": "Directory"}})
@@ -60,9 +65,9 @@ def as_installed(image: str, models: Path) -> list[dict[str, Any]]:
     for container in pod["containers"]:
         container["image"] = image
         container["command"][0] = sys.executable
-    [volume] = [one for one in pod["volumes"] if one["name"] == "models"]
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "models"]
     volume["hostPath"]["path"] = str(models)
-    return [one for one in documents if one["kind"] not in ("Role", "RoleBinding")]
+    return [document for document in documents if document["kind"] not in ("Role", "RoleBinding")]
 
 
 @pytest.fixture
@@ -93,7 +98,7 @@ def installed(cluster: Cluster, compiled: build.Programs, answer_image: str) -> 
 def ready(cluster: Cluster, node: Node) -> bool:
     """True if its pod serves; its address is the node's from then on."""
     for pod in cluster.core.list_namespaced_pod(NODES).items:
-        conditions = {one.type: one.status for one in pod.status.conditions or ()}
+        conditions = {condition.type: condition.status for condition in pod.status.conditions or ()}
         if conditions.get("Ready") == "True":
             node.host, node.port = pod.status.pod_ip, 7468
             return True
@@ -123,7 +128,7 @@ def test_a_body_gets_its_shadow_from_the_daemonsets_pool(
     node.paired("s-1")
     assert body.ask(given) == (halves, 1)
     [daemon] = cluster.core.list_namespaced_pod(NODES).items
-    assert [one.restart_count for one in daemon.status.container_statuses] == [0, 0]
+    assert [container.restart_count for container in daemon.status.container_statuses] == [0, 0]
     # The pod is taken away: its volume goes, and with it the Shadow.
     cluster.core.delete_namespaced_pod("body", namespace)
     until(lambda: not cluster.core.list_namespaced_pod(namespace).items, "the pod to end")
@@ -164,7 +169,7 @@ def test_deleted_together_with_pods_that_drain_it_goes_after_them(
         theirs = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": functions}}
         text = yaml.safe_dump_all([*as_installed(answer_image, installed.models), theirs])
         Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)("delete", "--timeout=100s", "-f", "-", given=text, limit_s=110.0)
-        assert {NODES, functions}.isdisjoint(one.metadata.name for one in cluster.core.list_namespace().items)
+        assert {NODES, functions}.isdisjoint(namespace.metadata.name for namespace in cluster.core.list_namespace().items)
     finally:
         # A pod that stays for want of its driver would keep the cluster from its end.
         cluster.core.delete_collection_namespaced_pod(functions, grace_period_seconds=0)

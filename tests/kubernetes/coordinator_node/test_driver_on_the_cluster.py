@@ -38,7 +38,7 @@ def plugin(cluster: Cluster) -> Iterator[Node]:
     """The agent and its pool on this machine, registered with its kubelet, and the driver's object as we install it."""
     if os.geteuid() != 0 or not (KUBELET / "plugins_registry").is_dir():
         pytest.skip("the cluster's kubelet is not this machine's, or this is not root: the plugin cannot be beside it")
-    [driver] = [one for one in yaml.safe_load_all((MANIFESTS / "driver.yaml").read_text()) if one]
+    [driver] = [document for document in yaml.safe_load_all((MANIFESTS / "driver.yaml").read_text()) if document]
     storage = client.StorageV1Api(cluster.api)
     storage.create_csi_driver(driver)
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
@@ -78,7 +78,7 @@ def pod_with_volume(cluster: Cluster, namespace: str, name: str, image: str) -> 
 
 def inside(pod: Any, container: str = "") -> Path:
     """The pod's container's own view of the file system, through its first process on this machine; of several, this one's."""
-    ids = [one.container_id for one in pod.status.container_statuses or () if one.name == container]
+    ids = [status.container_id for status in pod.status.container_statuses or () if status.name == container]
     wanted = ids[0].rpartition("/")[2] if ids else pod.metadata.uid
 
     def process() -> Path | None:
@@ -110,7 +110,7 @@ def test_a_restricted_pods_volume_is_a_socket_of_its_own(
         # The client refuses the answer while there is no driver: `drivers` is null then.
         answer: Any = storage.read_csi_node(node, _preload_content=False)
         found = json.loads(answer.data)["spec"]["drivers"] or ()
-        return any(one["name"] == volumes.NAME and one["nodeID"] == node for one in found)
+        return any(row["name"] == volumes.NAME and row["nodeID"] == node for row in found)
 
     until(registered, "the kubelet to register the driver")
     first, other = (pod_with_volume(cluster, namespace, name, answer_image) for name in ("first", "other"))
@@ -164,8 +164,13 @@ def test_a_body_behind_a_pods_volume_has_its_shadow_from_the_nodes_pool(
 def test_the_api_server_takes_what_we_install(cluster: Cluster, compiled: build.Programs) -> None:
     """All of deploy/openfaas/coordinator, as it would be applied."""
     kustomization = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
-    documents = [one for name in kustomization["resources"] for one in yaml.safe_load_all((MANIFESTS / name).read_text()) if one]
+    documents = [
+        document
+        for name in kustomization["resources"]
+        for document in yaml.safe_load_all((MANIFESTS / name).read_text())
+        if document
+    ]
     # A dry run makes no namespace for the others to be in.
-    text = yaml.safe_dump_all([one for one in documents if one["kind"] != "Namespace"])
+    text = yaml.safe_dump_all([document for document in documents if document["kind"] != "Namespace"])
     kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
     kubectl("apply", "--dry-run=server", "-f", "-", given=text.replace("namespace: gnomon-nodes", "namespace: default"))

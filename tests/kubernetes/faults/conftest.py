@@ -48,7 +48,7 @@ def lasting(compiled: build.Programs) -> Iterator[tuple[Plane, Cluster]]:
         cluster = reached(plane.kubeconfig)
         cluster.core.create_namespace({"metadata": {"name": NAMESPACE}})
         accounts = cluster.core.list_namespaced_service_account
-        until(lambda: any(one.metadata.name == "default" for one in accounts(NAMESPACE).items), "the service account")
+        until(lambda: any(account.metadata.name == "default" for account in accounts(NAMESPACE).items), "the service account")
         yield plane, cluster
         cluster.api.close()
 
@@ -83,11 +83,11 @@ def left(cluster: Cluster) -> list[str]:
     """The remaining objects of functions."""
     core, budgets = cluster.core, client.PolicyV1Api(cluster.api).list_namespaced_pod_disruption_budget
     kinds: list[Any] = [core.list_namespaced_pod, core.list_namespaced_secret, core.list_namespaced_service, budgets]
-    return [one.metadata.name for kind in kinds for one in kind(NAMESPACE).items]
+    return [resource.metadata.name for kind in kinds for resource in kind(NAMESPACE).items]
 
 
 def usable(cluster: Cluster, name: str) -> bool:
     """True if a node takes pods."""
     found = cluster.core.read_node(name)
-    ready = any(one.type == "Ready" and one.status == "True" for one in found.status.conditions or ())
+    ready = any(condition.type == "Ready" and condition.status == "True" for condition in found.status.conditions or ())
     return ready and not found.spec.taints

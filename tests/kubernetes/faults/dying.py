@@ -45,6 +45,6 @@ async def _live(kubeconfig: Path, last: int) -> None:
     await listener.reason(made[0].id)
     await platform.resize(made[1].id, 2)
     async with asyncio.timeout(60.0):
-        while made[1].id not in {one.id for one in platform.instances(made[1].function) if one.cores == 2}:  # noqa: ASYNC110
+        while made[1].id not in {instance.id for instance in platform.instances(made[1].function) if instance.cores == 2}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     os._exit(ALL_WRITTEN)

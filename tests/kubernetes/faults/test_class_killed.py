@@ -100,6 +100,6 @@ async def test_nothing_is_lost_and_the_next_one_wakes_what_waits(
         assert knative.replicas("busy-00001") >= 2, "the next one goes on with what there is"
         users.end()
         await calling
-        assert users.told == []
+        assert users.wrong_answers == []
         await until(lambda: knative.replicas("busy-00001") < 2, "it follows the load")
     assert all(path == "/gnomon/batch" for path, _ in pods.seen)

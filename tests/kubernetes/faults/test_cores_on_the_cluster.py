@@ -48,7 +48,11 @@ def test_cores_are_doubled_under_load(cluster: Cluster, namespace: str, deploy: 
     def ready() -> Any:
         pods = cluster.core.list_namespaced_pod(namespace).items
         return next(
-            (pod for pod in pods if any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions or ())),
+            (
+                pod
+                for pod in pods
+                if any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
+            ),
             None,
         )
 

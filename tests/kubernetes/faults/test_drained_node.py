@@ -125,7 +125,7 @@ async def test_a_drained_node_costs_no_batch(breakable: Breakable) -> None:
         # Two are there, and one at a time may go: the second has to wait until the first has a successor that serves.
         assert await evicted(cluster, drained.name) > 0
         await listener.until(lambda: len(listener.ready.keys() - listener.gone.keys()) == INSTANCES, LIMIT_S)
-        serving_now = {one.id: one.node for one in platform.instances("echo.openfaas-fn")}
+        serving_now = {instance.id: instance.node for instance in platform.instances("echo.openfaas-fn")}
         assert set(serving_now.values()) == {other.name}
         assert len(serving_now) == INSTANCES
         await sent.more(50, LIMIT_S)

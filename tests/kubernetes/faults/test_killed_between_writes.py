@@ -62,8 +62,8 @@ async def goes_on(breakable: Breakable, moment: int) -> None:
             """What is not as it is to be yet."""
             pods = [pod for pod in core.list_namespaced_pod(NAMESPACE).items if pod.metadata.deletion_timestamp is None]
             owners = sorted(str((pod.metadata.annotations or {}).get("gnomon/instance")) for pod in pods)
-            replicas = [one.spec.replicas for one in apps.list_namespaced_deployment(NAMESPACE).items]
-            services = [one.metadata.name for one in core.list_namespaced_service(NAMESPACE).items]
+            replicas = [deployment.spec.replicas for deployment in apps.list_namespaced_deployment(NAMESPACE).items]
+            services = [service.metadata.name for service in core.list_namespaced_service(NAMESPACE).items]
             wanted = sorted(instance.id for instance in made), [WANTED], ["echo"]
             found = owners, replicas, services
             return "" if found == wanted else f"{found}, not {wanted}"

@@ -82,7 +82,7 @@ async def test_serving_goes_on_and_decisions_are_carried_out_afterwards(
             await sent.more(SERVED, BACK_S)
         assert sent.lost == 0
         assert listener.times_gone == {made[0].id: 1}
-        assert {one.id for one in platform.instances(FUNCTION)} == {one.id for one in made[1:]}
+        assert {instance.id for instance in platform.instances(FUNCTION)} == {instance.id for instance in made[1:]}
     finally:
         await platform.stop()
         api.close()

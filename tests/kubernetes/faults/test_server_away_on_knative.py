@@ -85,5 +85,5 @@ async def test_requests_go_on_and_all_of_it_follows_again(
         for users in (few, many):
             users.end()
         await asyncio.gather(*calling)
-        assert [*few.told, *many.told] == []
+        assert [*few.wrong_answers, *many.wrong_answers] == []
     assert {path for path, _ in pods.seen} == {"/gnomon/batch"}

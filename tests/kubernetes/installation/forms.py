@@ -34,7 +34,7 @@ def overlaid(folder: Path, base: str, images: Mapping[str, str], **more: Any) ->
 
 def by_name(objects: Iterable[Manifest | None]) -> dict[Name, Manifest]:
     """Objects by what tells them from each other."""
-    return {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects if one}
+    return {(row["kind"], row["metadata"].get("namespace"), row["metadata"]["name"]): row for row in objects if row}
 
 
 def kustomization(kubectl: Path, folder: Path) -> dict[Name, Manifest]:
@@ -47,11 +47,11 @@ def kustomization(kubectl: Path, folder: Path) -> dict[Name, Manifest]:
 def chart(*values: str, namespace: str = "openfaas") -> dict[Name, Manifest]:
     """The objects that the chart renders from these values in this namespace, without the objects that only helm needs."""
     found = by_name(yaml.safe_load_all(_helm(["template"], ["--kube-version", "1.35.0"], values, namespace, Path(os.devnull))))
-    for one in found.values():
-        annotations = one["metadata"].get("annotations", {})
+    for row in found.values():
+        annotations = row["metadata"].get("annotations", {})
         annotations.pop("helm.sh/resource-policy", None)
         if not annotations:
-            one["metadata"].pop("annotations", None)
+            row["metadata"].pop("annotations", None)
     return found
 
 

@@ -64,7 +64,7 @@ class Standing:
         for name in places:
             self._addresses[name] = until(lambda name=name: self._ready(name), f"the pod {name}", START_LIMIT_S)
 
-    def beside(self) -> Standing:
+    def others_beside(self) -> Standing:
         """Others, which can be asked together with these."""
         others = Standing(self._cluster, self._kubectl, self._image)
         others._places, others._addresses = dict(self._places), dict(self._addresses)
@@ -109,7 +109,7 @@ class Standing:
         """Its address, once every container runs."""
         status = self._cluster.core.read_namespaced_pod(name, self._places[name].namespace).status
         containers = status.container_statuses or ()
-        return str(status.pod_ip) if containers and all(one.ready for one in containers) else None
+        return str(status.pod_ip) if containers and all(container.ready for container in containers) else None
 
 
 def pod(name: str, place: Place, image: str) -> dict[str, Any]:

@@ -64,10 +64,10 @@ def workload(name: str, labels: dict[str, str], containers: list[dict[str, Any]]
 def specified(kubectl: Kubectl, namespace: str) -> dict[str, Any]:
     """What is said of the objects of a namespace, and of the namespace itself."""
     items = json.loads(kubectl("get", THEIRS, "-n", namespace, "-o", "json"))["items"]
-    mine = [one for one in items if one["kind"] != "Namespace" or one["metadata"]["name"] == namespace]
+    mine = [item for item in items if item["kind"] != "Namespace" or item["metadata"]["name"] == namespace]
     return {
-        f"{one['kind']}/{one['metadata']['name']}": (one["metadata"].get("labels"), one.get("spec"), one.get("data"))
-        for one in mine
+        f"{row['kind']}/{row['metadata']['name']}": (row["metadata"].get("labels"), row.get("spec"), row.get("data"))
+        for row in mine
     }
 
 
@@ -75,7 +75,7 @@ def doctor(cluster: Cluster) -> dict[str, dict[str, str]]:
     """The findings by their checks."""
     words = ["doctor", "--json", "--platform", "openfaas", "--kubeconfig", str(cluster.kubeconfig), "--system-namespace", OURS]
     result = CliRunner().invoke(gnomon, [*words, "--service-account", f"{OURS}:gateway"])
-    return {one["check"]: one for one in json.loads(result.output)}
+    return {load["check"]: load for load in json.loads(result.output)}
 
 
 def patch_of_the_how_to() -> str:
@@ -89,7 +89,7 @@ def test_existing_openfaas_keeps_running_and_uses_our_provider(
 ) -> None:
     kubectl, folder = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig), str(DEPLOY / "openfaas-behind")
     theirs = {name: specified(kubectl, name) for name in (SYSTEM, FUNCTIONS)}
-    namespaces = {one.metadata.name for one in cluster.core.list_namespace().items}
+    namespaces = {namespace.metadata.name for namespace in cluster.core.list_namespace().items}
     kubectl("apply", "--validate=strict", "-k", folder)
     kubectl("diff", "-k", folder)
     assert specified(kubectl, SYSTEM) == theirs[SYSTEM]
@@ -113,7 +113,7 @@ def test_existing_openfaas_keeps_running_and_uses_our_provider(
     kubectl("-n", SYSTEM, "patch", "deployment", "gateway", "--patch-file", str(patch))
     assert doctor(cluster)["other providers"]["level"] == "ok"
     [container] = cluster.apps.read_namespaced_deployment("gateway", SYSTEM).spec.template.spec.containers
-    environment = {one.name: one.value for one in container.env}
+    environment = {variable.name: variable.value for variable in container.env}
     [port] = cluster.core.read_namespaced_service("gateway", OURS).spec.ports
     url = f"http://gateway.{OURS}.svc.cluster.local:{port.port}/"
     assert (environment["functions_provider_url"], environment["direct_functions"]) == (url, "false")
@@ -121,7 +121,10 @@ def test_existing_openfaas_keeps_running_and_uses_our_provider(
     assert {"--behind-gateway", f"--allowed-host=gateway.{OURS}.svc.cluster.local"} <= set(arguments)
 
     kubectl("delete", "-k", folder, "--timeout=100s")
-    until(lambda: {one.metadata.name for one in cluster.core.list_namespace().items} == namespaces, "our namespace to go")
+    until(
+        lambda: {namespace.metadata.name for namespace in cluster.core.list_namespace().items} == namespaces,
+        "our namespace to go",
+    )
     assert specified(kubectl, FUNCTIONS) == theirs[FUNCTIONS]
     assert not kubectl("get", "roles,rolebindings", "-n", FUNCTIONS, "-o", "name")
     assert "gnomon" not in kubectl("get", "clusterroles,clusterrolebindings,priorityclasses", "-o", "name")

@@ -57,7 +57,7 @@ def test_each_part_of_the_chart_is_what_its_own_kustomization_is(kustomized: Kus
 
 def test_deploy_knative_is_both_classes_and_the_gateway(kustomized: Kustomized) -> None:
     folders = [path for path in (DEPLOY / "knative").iterdir() if path.is_dir()]
-    same(kustomized(DEPLOY / "knative"), {name: one for folder in folders for name, one in kustomized(folder).items()})
+    same(kustomized(DEPLOY / "knative"), {name: manifest for folder in folders for name, manifest in kustomized(folder).items()})
 
 
 def test_a_cluster_wide_gateway_is_the_same_in_both_forms(wide: dict[Name, Manifest]) -> None:
@@ -74,8 +74,8 @@ def test_a_gateway_that_keeps_its_calls_is_one_with_a_volume_in_both_forms(kusto
     pod = deployment["template"]["spec"]
     [container] = pod["containers"]
     [state] = [word.removeprefix("--state=") for word in container["args"] if word.startswith("--state=")]
-    mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-    [volume] = [one for one in pod["volumes"] if one["name"] == mounted[state]]
+    mounted = {volume_mount["mountPath"]: volume_mount["name"] for volume_mount in container["volumeMounts"]}
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == mounted[state]]
     assert ("PersistentVolumeClaim", SYSTEM, volume["persistentVolumeClaim"]["claimName"]) in rendered
 
 
@@ -103,7 +103,7 @@ def test_a_cluster_wide_gateway_may_do_everywhere_what_it_else_may_in_one_namesp
     def each(permission: Permission) -> set[tuple[str, str, str]]:
         return {(permission.group, permission.resource, verb) for verb in permission.verbs}
 
-    elsewhere = [one for one in PERMISSIONS if one.scope is Scope.FUNCTIONS]
+    elsewhere = [permission for permission in PERMISSIONS if permission.scope is Scope.FUNCTIONS]
     assert given == set().union(*map(each, [*elsewhere, *WIDE]))
     assert ("Role", FUNCTIONS, "gnomon-functions") not in wide
     binding = wide["ClusterRoleBinding", None, "gnomon-functions"]
@@ -111,8 +111,8 @@ def test_a_cluster_wide_gateway_may_do_everywhere_what_it_else_may_in_one_namesp
 
 
 def test_a_single_replica_of_anything_does_not_keep_its_node_from_being_drained() -> None:
-    one = '{"enabled":true,"replicas":1}'
-    rendered = chart("replicas=1", *(f"knative.{part}={one}" for part in ("autoscaler", "gateway")))
+    enabled = '{"enabled":true,"replicas":1}'
+    rendered = chart("replicas=1", *(f"knative.{part}={enabled}" for part in ("autoscaler", "gateway")))
     budgets = [each["spec"] for (kind, _, _), each in rendered.items() if kind == "PodDisruptionBudget"]
     assert len(budgets) == 3
     for budget in budgets:
@@ -152,11 +152,11 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
 
     template = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]
     nodes = template["spec"]
-    images = {one["name"]: one["image"] for one in nodes["containers"]}
+    images = {container["name"]: container["image"] for container in nodes["containers"]}
     assert images == {"coordinator": "gnomon-coordinator:0.1.0", "pool": "registry.example/body:8"}
-    [pool] = [one for one in nodes["containers"] if one["name"] == "pool"]
+    [pool] = [container for container in nodes["containers"] if container["name"] == "pool"]
     assert pool["resources"]["requests"] == {"cpu": template["metadata"]["annotations"]["gnomon/pool-cores"], "memory": "2Gi"}
-    [models] = [one for one in nodes["volumes"] if one["name"] == "models"]
+    [models] = [volume for volume in nodes["volumes"] if volume["name"] == "models"]
     assert models == {"name": "models", "nfs": {"server": "files.example", "path": "/models"}}
 
     scaling = rendered["Deployment", SERVING, "gnomon-autoscaler"]["spec"]
@@ -183,11 +183,11 @@ def has_what_shadows_need(rendered: dict[Name, Manifest], namespace: str, name: 
     pod = rendered["Deployment", namespace, name]["spec"]["template"]["spec"]
     [container] = pod["containers"]
     given = dict(word.split("=", 1) for word in container["args"] if "=" in word)
-    mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    mounted = {volume_mount["mountPath"]: volume_mount["name"] for volume_mount in container["volumeMounts"]}
     token, models = mounted[str(PurePosixPath(given["--coordinator-token"]).parent)], mounted[given["--models"]]
-    volumes = {one["name"]: one for one in pod["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
     pool = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]["spec"]["volumes"]
-    assert volumes[token]["secret"]["secretName"] in [one["secret"]["secretName"] for one in pool if "secret" in one]
+    assert volumes[token]["secret"]["secretName"] in [row["secret"]["secretName"] for row in pool if "secret" in row]
     # Its group may read the token, and nobody else.
     assert (volumes[token]["secret"]["defaultMode"], pod["securityContext"]["fsGroup"]) == (0o440, 10001)
     claimed(rendered, namespace, volumes[models]["persistentVolumeClaim"]["claimName"])
@@ -229,12 +229,14 @@ def test_the_chart_with_models_on_knative_has_all_that_shadows_need() -> None:
 def test_network_options_reach_autoscaler_and_gateway(kustomized: Kustomized, tmp_path: Path) -> None:
     """The kustomization is the one of the how-to."""
     text = (DEPLOY.parent / "docs" / "howto" / "run-on-knative.md").read_text()
-    [block] = [one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if one.startswith("resources:")]
+    [block] = [
+        yaml_block for yaml_block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if yaml_block.startswith("resources:")
+    ]
     here = tmp_path.resolve()
     (here / "kustomization.yaml").write_text(block.replace("DEPLOY", os.path.relpath(DEPLOY, here)))
-    said = '["--network-gbps=10","--network-rtt-ms=0.2"]'
-    told = (f"knative.{part}.extraArguments={said}" for part in ("autoscaler", "gateway"))
-    same(chart("knative.models.enabled=true", *told), {**kustomized(OPENFAAS), **kustomized(here)})
+    argument = '["--network-gbps=10","--network-rtt-ms=0.2"]'
+    arguments = (f"knative.{part}.extraArguments={argument}" for part in ("autoscaler", "gateway"))
+    same(chart("knative.models.enabled=true", *arguments), {**kustomized(OPENFAAS), **kustomized(here)})
 
 
 def test_shadows_are_for_functions_or_for_revisions() -> None:
@@ -247,7 +249,7 @@ def test_claims_that_the_operator_makes_are_named_and_not_made() -> None:
     assert not any(kind.startswith("PersistentVolume") for kind, _, _ in rendered)
     pod = rendered["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]
     assert "--models-claim=shared" in pod["containers"][0]["args"]
-    [models] = [one for one in pod["volumes"] if one["name"] == "models"]
+    [models] = [volume for volume in pod["volumes"] if volume["name"] == "models"]
     assert models["persistentVolumeClaim"]["claimName"] == "shared"
 
 

@@ -96,9 +96,9 @@ def test_services_must_lead_to_gateways_that_are_ready(own_plane: Cluster, kubec
 
     # A gateway of before it was among the endpoints of Services.
     deployment = json.loads(kubectl("get", "deployment", "gnomon-gateway", "-n", SERVING, "-o", "json"))
-    told = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    told = ["--port=8080" if one.startswith("--port") else one for one in told]
-    patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": told}]
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments = ["--port=8080" if argument.startswith("--port") else argument for argument in arguments]
+    patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments}]
     kubectl("patch", "deployment", "gnomon-gateway", "-n", SERVING, "--type=json", f"--patch={json.dumps(patch)}")
     level, message, _ = way()
     assert (level, "listens on 8080" in message) == ("warn", True)

@@ -21,7 +21,7 @@ SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 def examine(kubeconfig: Path, *more: str, platform: str = "openfaas") -> tuple[dict[str, dict[str, str]], int]:
     """The findings by their checks, and the exit code."""
     result = CliRunner().invoke(gnomon, ["doctor", "--json", "--platform", platform, "--kubeconfig", str(kubeconfig), *more])
-    return {one["check"]: one for one in json.loads(result.output)}, result.exit_code
+    return {load["check"]: load for load in json.loads(result.output)}, result.exit_code
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_empty_cluster_lacks_what_an_installation_makes(installed: Cluster) -
 def test_doctor_sees_the_remedy(installed: Cluster, nodes: Any) -> None:
     nodes("node-a", "v1.35.4")
     found, code = examine(installed.kubeconfig)
-    assert [check for check, one in found.items() if one["level"] == "fail"] == ["login", "gateway"]
+    assert [check for check, row in found.items() if row["level"] == "fail"] == ["login", "gateway"]
     assert found["namespaces"]["level"] == found["in-place resize"]["level"] == "ok"
     assert code == 1
 

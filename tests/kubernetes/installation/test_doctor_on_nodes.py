@@ -242,8 +242,8 @@ def test_revisions_whose_bodies_work_alone_are_named_with_what_they_lack(
         made = {"apiVersion": "/".join(PA), "kind": "PodAutoscaler", "metadata": {"name": name}, "spec": spec}
         said: dict[str, Any] = {"type": "Ready", "status": "True"}
         conditions = [said] if shadows is None else [said, {"type": "Shadows", "severity": "Info", **asdict(shadows)}]
-        for one in conditions:
-            one.pop("since_s", None)
+        for condition in conditions:
+            condition.pop("since_s", None)
         status = {"serviceName": name, "metricsServiceName": name, "conditions": conditions}
         written: dict[str, Any] = own_plane.custom.create_namespaced_custom_object(*PA, "users", "podautoscalers", made)
         own_plane.custom.replace_namespaced_custom_object_status(

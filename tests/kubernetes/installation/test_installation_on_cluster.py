@@ -44,7 +44,7 @@ def gateway(
     cluster: Cluster, compiled: build.Programs, gateway_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """An installation; gone afterwards."""
-    if {SYSTEM, FUNCTIONS} & {one.metadata.name for one in cluster.core.list_namespace().items}:
+    if {SYSTEM, FUNCTIONS} & {namespace.metadata.name for namespace in cluster.core.list_namespace().items}:
         pytest.skip("something is installed on this cluster already")
     kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
     overlay = overlaid(tmp_path_factory.mktemp("overlay"), "openfaas", {"gnomon-gateway": gateway_image})
@@ -140,7 +140,7 @@ def test_doctor_finds_it_well(gateway: Cluster) -> None:
     words = ["doctor", "--json", "--platform", "openfaas", "--kubeconfig", str(gateway.kubeconfig)]
     result = CliRunner().invoke(gnomon, [*words, "--service-account", "openfaas:gateway"])
     found = json.loads(result.output)
-    assert [one for one in found if one["level"] == "fail"] == []
+    assert [row for row in found if row["level"] == "fail"] == []
     assert result.exit_code == 0
-    levels = {one["check"]: one["level"] for one in found}
+    levels = {row["check"]: row["level"] for row in found}
     assert {levels[check] for check in ("gateway", "permissions", "in-place resize", "login", "replicas")} == {"ok"}

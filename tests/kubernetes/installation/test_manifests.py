@@ -43,10 +43,13 @@ def test_the_roles_are_the_table_of_what_the_platform_asks_for(manifests: dict[N
         for rule in role["rules"]:
             assert set(rule) == {"apiGroups", "resources", "verbs"}
             given |= {
-                (scope, group, one, verb) for group in rule["apiGroups"] for one in rule["resources"] for verb in rule["verbs"]
+                (scope, group, resource, verb)
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
             }
     assert given == set(all_permissions())
-    assert not any("*" in part for one in given for part in one[1:])
+    assert not any("*" in part for rule in given for part in rule[1:])
 
 
 def test_the_gateways_pods_are_restricted_and_admission_agrees(installed: Cluster, manifests: dict[Name, Manifest]) -> None:

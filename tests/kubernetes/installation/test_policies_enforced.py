@@ -69,7 +69,7 @@ def namespaces(cluster: Cluster, *names: str, labels: Mapping[str, str] | None =
 
 
 def is_there(cluster: Cluster, name: str) -> bool:
-    return name in {one.metadata.name for one in cluster.core.list_namespace().items}
+    return name in {namespace.metadata.name for namespace in cluster.core.list_namespace().items}
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def applied(kubectl: Kubectl, objects: list[Manifest]) -> Iterator[None]:
 
 
 def of_kinds(manifests: Mapping[Name, Manifest], *kinds: str) -> list[Manifest]:
-    return [one for (kind, _, _), one in manifests.items() if kind in kinds]
+    return [manifest for (kind, _, _), manifest in manifests.items() if kind in kinds]
 
 
 def holds(pods: Standing, expected: Paths) -> None:
@@ -122,7 +122,7 @@ def test_a_function_is_reached_by_the_gateway_alone_and_reaches_no_pod_no_node_a
     with applied(kubectl, of_kinds(manifests, "Namespace", "NetworkPolicy")):
         service = manifests["Service", SYSTEM, "gateway"]
         cluster.core.create_namespaced_service(SYSTEM, service)
-        pods = stranger.beside()
+        pods = stranger.others_beside()
         pods.put(places)
         holds(
             pods,
@@ -158,7 +158,7 @@ def addresses_of_nodes(cluster: Cluster) -> list[tuple[str, int]]:
     """The addresses of the nodes' kubelets."""
     found = []
     for node in cluster.core.list_node().items:
-        [address, *_] = [one.address for one in node.status.addresses if one.type == "InternalIP"]
+        [address, *_] = [address.address for address in node.status.addresses if address.type == "InternalIP"]
         found.append((address, node.status.daemon_endpoints.kubelet_endpoint.port))
     return found
 
@@ -172,7 +172,7 @@ def test_knatives_parts_are_reached_by_whom_they_are_for(
         pytest.skip("there is no Knative")
     manifests = kustomized(DEPLOY / "knative")
     ours = {f"gnomon-{part}" for part in ("gateway", "autoscaler")}
-    if ours & {one.metadata.name for one in policies.list_namespaced_network_policy(SERVING).items}:
+    if ours & {network_policy.metadata.name for network_policy in policies.list_namespaced_network_policy(SERVING).items}:
         pytest.skip("something is installed on this cluster already")
     places = {name: as_installed(manifests["Deployment", SERVING, name]) for name in sorted(ours)}
     collecting = f"test-{secrets.token_hex(4)}"
@@ -180,7 +180,7 @@ def test_knatives_parts_are_reached_by_whom_they_are_for(
         namespaces(cluster, collecting, labels={"metrics": "enabled"}),
         applied(kubectl, of_kinds(manifests, "NetworkPolicy")),
     ):
-        pods = stranger.beside()
+        pods = stranger.others_beside()
         try:
             pods.put({**places, "collector": Place(collecting)})
             holds(

@@ -41,7 +41,7 @@ def kubectl(bare: Cluster, compiled: build.Programs) -> Kubectl:
 def commands(how_to: str, begins: str) -> list[list[str]]:
     """The commands of a how-to's block of them that has one which begins so, for a chart that lies in this clone."""
     blocks = re.split(r"^ *```.*$", (HOW_TO / how_to).read_text(), flags=re.MULTILINE)[1::2]
-    [block] = [one for one in blocks if re.search(rf"^ *{begins}", one, re.MULTILINE)]
+    [block] = [block for block in blocks if re.search(rf"^ *{begins}", block, re.MULTILINE)]
     lines = block.replace("\\\n", " ").replace("$REGISTRY", "registry.example").splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
     return [[str(CHART) if word == "deploy/charts/gnomon" else word for word in line] for line in words if line]
@@ -120,7 +120,7 @@ def gateway(bare: Cluster) -> Any:
 
 def history(bare: Cluster) -> list[str]:
     said = json.loads(helm(bare.kubeconfig, "history", RELEASE, "--namespace", SYSTEM, "-o", "json"))
-    return [one["status"] for one in said]
+    return [row["status"] for row in said]
 
 
 def users_own(bare: Cluster) -> None:

@@ -28,14 +28,18 @@ KNATIVE, OPENFAAS = DEPLOY / "knative", DEPLOY / "openfaas"
 )
 def test_roles_grant_exactly_what_is_used(folder: Path, table: tuple[Permission, ...], system: str) -> None:
     spaces = {Scope.CLUSTER: EVERYWHERE, Scope.SYSTEM: system, Scope.NODES: "gnomon-nodes", Scope.FUNCTIONS: "openfaas-fn"}
-    wanted = {Use(spaces[one.scope], one.group, one.resource, verb) for one in table for verb in one.verbs}
+    wanted = {
+        Use(spaces[permission.scope], permission.group, permission.resource, verb)
+        for permission in table
+        for verb in permission.verbs
+    }
     assert wanted == asked(folder / "access.yaml")
-    assert all(one.why for one in table)
-    rules = [rule for one in documents(folder / "access.yaml") for rule in one.get("rules", ())]
+    assert all(permission.why for permission in table)
+    rules = [rule for document in documents(folder / "access.yaml") for rule in document.get("rules", ())]
     named = {
         (group, resource): rule.get("resourceNames", [""])
         for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert all(named[one.group, one.resource] == [one.only] for one in table if one.only)
+    assert all(named[permission.group, permission.resource] == [permission.only] for permission in table if permission.only)

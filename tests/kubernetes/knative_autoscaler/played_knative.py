@@ -161,11 +161,11 @@ class PlayedKnative:
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         listed = self.pa(name).get("status", {}).get("conditions", [])
-        return next((one for one in listed if one["type"] == kind), {"status": ""})
+        return next((row for row in listed if row["type"] == kind), {"status": ""})
 
     def sks(self, name: str) -> dict[str, Any] | None:
         items = self._cluster.custom.list_namespaced_custom_object(*SKS, self.namespace, "serverlessservices")["items"]
-        return next((one for one in items if one["metadata"]["name"] == name), None)
+        return next((item for item in items if item["metadata"]["name"] == name), None)
 
     def replicas(self, name: str) -> int:
         return int(self._cluster.apps.read_namespaced_deployment(f"{name}-deployment", self.namespace).spec.replicas)
@@ -222,7 +222,7 @@ class PlayedKnative:
                 if application is not None:
                     self._applications[name] = application
                 self._servers[name] = serve(address, partial(self._stat, revision, name))
-                self.cores_at_first[name] = next((one.resources.requests["cpu"] for one in has[name]), "")
+                self.cores_at_first[name] = next((container.resources.requests["cpu"] for container in has[name]), "")
                 self._run_pod(self.namespace, name, address)
         self._ready[revision] = {name for name in listed if name in self._servers}
 
@@ -249,7 +249,7 @@ class PlayedKnative:
         name, generation = sks["metadata"]["name"], sks["metadata"]["generation"]
         ready = bool(self._ready.get(name))
         proxied = sks["spec"]["mode"] == "Proxy" or not ready
-        before = {one["type"]: one for one in sks.get("status", {}).get("conditions", [])}
+        before = {condition["type"]: condition for condition in sks.get("status", {}).get("conditions", [])}
         listed = []
         for kind, met in (("Ready", ready), ("ActivatorEndpointsPopulated", proxied)):
             status, old = "True" if met else "False", before.get(kind)
@@ -286,10 +286,10 @@ class PlayedKnative:
         """What a kubelet says of a container that has resources, and gives to one that is to have others."""
         found = self._cluster.api.sanitize_for_serialization(pod)
         container = found["spec"]["containers"][0]
-        told = found["status"].get("containerStatuses") or [{}]
-        if not container.get("resources") or told[0].get("resources") == container["resources"]:
+        container_statuses = found["status"].get("containerStatuses") or [{}]
+        if not container.get("resources") or container_statuses[0].get("resources") == container["resources"]:
             return
-        if told[0] and not self.resizable:
+        if container_statuses[0] and not self.resizable:
             return
         fields = {"image": container["image"], "imageID": "x", "ready": True, "restartCount": 0}
         statuses = [{"name": container["name"], **fields, "resources": container["resources"]}]

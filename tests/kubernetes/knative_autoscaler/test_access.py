@@ -94,9 +94,9 @@ async def led_to_a_gateway_and_back(cluster: Cluster, played: PlayedKnative) -> 
 
     def led_to() -> list[str]:
         found = slices.list_namespaced_endpoint_slice("users", label_selector=f"kubernetes.io/service-name={name}").items
-        return [address for one in found for each in one.endpoints for address in each.addresses]
+        return [address for endpoint_slice in found for each in endpoint_slice.endpoints for address in each.addresses]
 
-    labels = dict(one.split("=") for one in GATEWAY_LABELS.split(","))
+    labels = dict(shadow.split("=") for shadow in GATEWAY_LABELS.split(","))
     container = {"name": "gateway", "image": "dev.local/none:v1"}
     cluster.core.create_namespaced_pod(
         SYSTEM, {"metadata": {"name": "gateway", "labels": labels}, "spec": {"containers": [container]}}

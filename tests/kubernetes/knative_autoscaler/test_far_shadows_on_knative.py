@@ -59,7 +59,7 @@ def bodies(knative_kinds: Cluster, nodes: dict[str, Node], knative: PlayedKnativ
     assert isinstance(knative, Bodies)
     knative.on, knative.node = nodes["node-a"], "node-a"
     core = knative_kinds.core
-    if NODES not in {one.metadata.name for one in core.list_namespace().items}:
+    if NODES not in {namespace.metadata.name for namespace in core.list_namespace().items}:
         core.create_namespace({"metadata": {"name": NODES}})
         core.create_namespaced_service_account(NODES, {"metadata": {"name": "default"}})
     secret = {"metadata": {"name": SECRET}, "stringData": {SECRET: BATCH_TOKEN}}
@@ -87,8 +87,8 @@ async def scaling(cluster: Cluster, knative: PlayedKnative, node: Node) -> Async
 
 def far_pairs(home: Node, away: Node) -> set[str]:
     """The Shadows of which both nodes tell: a Body of the one works with a process of the other."""
-    told = {row["id"] for row in home.state()["shadows"] if row.get("elsewhere") and row["paired"]}
-    return told & {row["id"] for row in away.state()["shadows"] if row.get("afar") and row["state"] == "ready"}
+    remote_ids = {row["id"] for row in home.state()["shadows"] if row.get("elsewhere") and row["paired"]}
+    return remote_ids & {row["id"] for row in away.state()["shadows"] if row.get("afar") and row["state"] == "ready"}
 
 
 async def one_far_pair(home: Node, away: Node) -> str:
@@ -119,7 +119,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another_where_its_pod
 
         # Pods of the Revision do not tolerate that the other node is others': neither does a Shadow for them.
         def refused() -> bool:
-            return any("may not be on node-b" in one.error for one in service.autoscaler.decisions(name))
+            return any("may not be on node-b" in decision.error for decision in service.autoscaler.decisions(name))
 
         await until(refused, "it is refused there")
         assert away.state()["shadows"] == []
@@ -127,7 +127,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another_where_its_pod
         await until(lambda: bodies.helped >= 20, "batches that both share")
         await one_far_pair(home, away)
         assert not pool_processes(home, SHADOW)
-        assert any(f"on {away.name}" in one.reason for one in service.autoscaler.decisions(name)), "a decision says so"
+        assert any(f"on {away.name}" in decision.reason for decision in service.autoscaler.decisions(name)), "a decision says so"
 
         # Killed, it costs no answer; and as the burst goes on, the Body gets another.
         killed = set(pool_processes(away, SHADOW))
@@ -145,8 +145,10 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another_where_its_pod
 
             def found() -> bool:
                 load = second.platform.load(name)
-                shadows = [] if load is None else [one for one in load.instances if one.kind is InstanceKind.SHADOW]
-                return any(one.node == away.name for one in shadows)
+                shadows = (
+                    [] if load is None else [instance for instance in load.instances if instance.kind is InstanceKind.SHADOW]
+                )
+                return any(shadow.node == away.name for shadow in shadows)
 
             async with asyncio.timeout(60):
                 while not found():  # noqa: ASYNC110 - on the loop, where the platform lives

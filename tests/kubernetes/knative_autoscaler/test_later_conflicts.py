@@ -56,7 +56,7 @@ async def test_an_event_that_the_cluster_has_forgotten_is_made_again(
     core = knative_kinds.core
 
     def events() -> list[str]:
-        return [one.metadata.uid for one in core.list_namespaced_event(knative.namespace).items]
+        return [event.metadata.uid for event in core.list_namespaced_event(knative.namespace).items]
 
     async with running(knative_kinds, knative):
         knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})

@@ -185,12 +185,12 @@ async def test_from_one_to_several_to_none_and_back_without_a_lost_request(
         _LOG.info("%s: %.2f s", name, value)
     _LOG.info("%d requests, %d lost", load.sent, len(load.lost))
     assert load.lost == []
-    said = {one["type"]: one for one in ours.pa()["status"]["conditions"]}["ScalingPolicy"]
+    said = {condition["type"]: condition for condition in ours.pa()["status"]["conditions"]}["ScalingPolicy"]
     assert said["reason"] == "kpa"
     assert "rps" in said["message"]
     # And what was decided can be read, with the reason.
     decided = service.autoscaler.decisions(f"{ours.revision}.{namespace}")
-    assert any("rps" in one.reason and (one.desired or 0) >= 3 for one in decided)
+    assert any("rps" in decision.reason and (decision.desired or 0) >= 3 for decision in decided)
 
 
 @pytest.mark.timeout(900)
@@ -207,9 +207,9 @@ async def test_pods_get_their_cores_in_place_without_a_restart_or_a_lost_request
 
     def given() -> list[tuple[str, str, int]]:
         """By pod, its cores as its node says, and how often its container was restarted."""
-        told = ((pod.metadata.uid, one) for pod in pods().items for one in pod.status.container_statuses or ())
-        serving = [(uid, one) for uid, one in told if one.name != "queue-proxy" and one.resources is not None]
-        return [(uid, one.resources.limits["cpu"], one.restart_count) for uid, one in serving]
+        statuses = ((pod.metadata.uid, status) for pod in pods().items for status in pod.status.container_statuses or ())
+        serving = [(uid, status) for uid, status in statuses if status.name != "queue-proxy" and status.resources is not None]
+        return [(uid, status.resources.limits["cpu"], status.restart_count) for uid, status in serving]
 
     load = ours.load()
     running = asyncio.create_task(load.run(20.0, 5.0))
@@ -230,5 +230,5 @@ async def test_a_template_may_keep_the_api_servers_token_out_of_its_pods(
     ours.body["spec"]["template"]["spec"]["automountServiceAccountToken"] = False
     await ours.ready()
     [pod] = cluster.core.list_namespaced_pod(namespace, label_selector=f"serving.knative.dev/revision={ours.revision}").items
-    mounted = [one.mount_path for container in pod.spec.containers for one in container.volume_mounts or ()]
+    mounted = [volume_mount.mount_path for container in pod.spec.containers for volume_mount in container.volume_mounts or ()]
     assert "/var/run/secrets/kubernetes.io/serviceaccount" not in mounted

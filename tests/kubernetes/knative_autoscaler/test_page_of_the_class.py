@@ -28,17 +28,17 @@ async def test_page_names_the_node_of_each_body(
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
         url = f"http://127.0.0.1:{service.port}/instances/{knative.namespace}/"
 
-        async def told() -> list[dict[str, object]]:
+        async def page() -> list[dict[str, object]]:
             async with user.get(url + "f-00001") as answer:
                 found: list[dict[str, object]] = json.loads(await answer.text())
                 return found
 
-        while [one["state"] for one in await told()] != ["ready", "ready"]:  # noqa: ASYNC110 - nobody tells when
+        while [row["state"] for row in await page()] != ["ready", "ready"]:  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.05)
-        bodies = await told()
+        bodies = await page()
         pods = knative_kinds.core.list_namespaced_pod(knative.namespace, label_selector=f"{REVISION}=f-00001").items
-        assert {one["pod"]: one["node"] for one in bodies} == {pod.metadata.name: pod.spec.node_name for pod in pods}
-        assert {(one["kind"], json.dumps(one["shadows"])) for one in bodies} == {("body", "[]")}
+        assert {body["pod"]: body["node"] for body in bodies} == {pod.metadata.name: pod.spec.node_name for pod in pods}
+        assert {(body["kind"], json.dumps(body["shadows"])) for body in bodies} == {("body", "[]")}
         async with user.get(url + "another") as answer:
             assert answer.status == 404
         # As decisions, they are no business of whoever can reach the port.

@@ -94,7 +94,7 @@ async def test_a_revision_becomes_ready_follows_its_load_and_comes_back_from_zer
         knative.load["f-00001"] = 1.0
         await until(lambda: knative.condition("f-00001", "Active")["status"] == "True", "Active")
         # The newest first: one again, none, five.
-        decided = [one.desired for one in service.autoscaler.decisions(f"f-00001.{knative.namespace}")]
+        decided = [decision.desired for decision in service.autoscaler.decisions(f"f-00001.{knative.namespace}")]
         assert decided[0] == 1
         assert decided.index(0) < decided.index(5)
 
@@ -114,7 +114,7 @@ async def test_decisions_are_readable_with_their_reasons(knative_kinds: Cluster,
         assert await get("/healthz") == (200, "OK")
         status, text = await get(f"/decisions/{knative.namespace}/f-00001")
         assert status == 200
-        assert any((one["desired"] or 0) >= 3 and "in the system" in one["reason"] for one in json.loads(text))
+        assert any((load["desired"] or 0) >= 3 and "in the system" in load["reason"] for load in json.loads(text))
         assert f"f-00001.{knative.namespace}" in json.loads((await get("/decisions"))[1])
         # A page of somebody else's must not read it by a name that leads here.
         assert (await get("/decisions", "evil.example"))[0] == 403
@@ -129,7 +129,7 @@ async def test_pods_that_somebody_else_counts_are_left_alone_until_they_are_not(
     name, autoscalers = f"f-00001.{knative.namespace}", client.AutoscalingV2Api(knative_kinds.api)
 
     def refused(service: KnativeService) -> bool:
-        return any("foreign_autoscaler" in one.error for one in service.autoscaler.decisions(name))
+        return any("foreign_autoscaler" in decision.error for decision in service.autoscaler.decisions(name))
 
     async with running(knative_kinds, knative) as service:
         knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
@@ -291,7 +291,7 @@ def sizes(cluster: Cluster, knative: PlayedKnative, name: str) -> dict[str, str]
     """By pod, the cores that its container has now."""
     pods = cluster.core.list_namespaced_pod(knative.namespace, label_selector=f"{REVISION}={name}").items
     statuses = {pod.metadata.uid: (pod.status.container_statuses or [None])[0] for pod in pods}
-    return {uid: one.resources.limits["cpu"] for uid, one in statuses.items() if one is not None}
+    return {uid: status.resources.limits["cpu"] for uid, status in statuses.items() if status is not None}
 
 
 async def test_pods_get_their_cores_before_they_are_ready_and_others_while_they_serve(

@@ -68,7 +68,7 @@ class BodyPod(QueueProxy):
             answer = connection.getresponse()
             data = answer.read()
         if environ["PATH_INFO"] == "/gnomon/batch":
-            self._played.helped += sum(one["outcome"] == "answered" for one in decode(data).head_json().get("pair", []))
+            self._played.helped += sum(row["outcome"] == "answered" for row in decode(data).head_json().get("pair", []))
         start(f"{answer.status} {answer.reason}", [("Content-Type", answer.headers.get("Content-Type", ""))])
         return [data]
 
@@ -110,7 +110,7 @@ def bodies(knative_kinds: Cluster, node: Node, knative: PlayedKnative) -> Iterat
     assert isinstance(knative, Bodies)
     knative.on, knative.node = node, node.name
     core = knative_kinds.core
-    if NODES not in {one.metadata.name for one in core.list_namespace().items}:
+    if NODES not in {namespace.metadata.name for namespace in core.list_namespace().items}:
         core.create_namespace({"metadata": {"name": NODES}})
         core.create_namespaced_service_account(NODES, {"metadata": {"name": "default"}})
     core.create_node({"metadata": {"name": node.name}})
@@ -143,7 +143,11 @@ def callers_of(gateway: KnativeGateway, bodies: Bodies) -> Callers:
 def events(cluster: Cluster, knative: PlayedKnative) -> list[str]:
     """What was said on the Revision's Deployment."""
     found = cluster.core.list_namespaced_event(knative.namespace).items
-    return [one.message for one in found if one.reason == "BodiesAlone" and one.involved_object.name == f"{REVISION}-deployment"]
+    return [
+        event.message
+        for event in found
+        if event.reason == "BodiesAlone" and event.involved_object.name == f"{REVISION}-deployment"
+    ]
 
 
 async def some_shadows(node: Node) -> set[str]:
@@ -197,13 +201,13 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader_and_another_one_wh
 
                 def paired() -> bool:
                     load = second.platform.load(name)
-                    return load is not None and any(one.shadows for one in load.instances)
+                    return load is not None and any(instance.shadows for instance in load.instances)
 
                 async with asyncio.timeout(60):
                     while not paired():  # noqa: ASYNC110 - on the loop, where the platform lives
                         await asyncio.sleep(0.05)
                 has = await asyncio.to_thread(shadow_rows, node)
-                assert has == had or any(gave_up(node, one) for one in had)
+                assert has == had or any(gave_up(node, shadow) for shadow in had)
                 before = bodies.helped
                 await until(lambda: bodies.helped >= before + 20, "the pair works no more")
                 # Given to another class it is nobody's here: its Body works alone, and holds nothing of its node.
@@ -211,7 +215,9 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader_and_another_one_wh
                 patch = knative_kinds.custom.patch_namespaced_custom_object
                 await asyncio.to_thread(patch, *PA, bodies.namespace, "podautoscalers", REVISION, change)  # type: ignore[call-arg]
                 await until(lambda: not shadow_rows(node), "its Shadow ends")
-                await until(lambda: {one.pair for one in runtime.dispatcher.workers.by_id.values()} == {None}, "batches for one")
+                await until(
+                    lambda: {shadow.pair for shadow in runtime.dispatcher.workers.by_id.values()} == {None}, "batches for one"
+                )
                 callers.end()
                 await calling
             assert set(callers.answers) <= set(LABELS), callers.answers

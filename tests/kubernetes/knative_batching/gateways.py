@@ -29,21 +29,24 @@ class Replicas:
         """The pods that do not terminate, by name."""
         labels = f"app.kubernetes.io/name=gnomon,app.kubernetes.io/component={self.component}"
         found = self.cluster.core.list_namespaced_pod(SYSTEM, label_selector=labels).items
-        return sorted((one for one in found if one.metadata.deletion_timestamp is None), key=lambda one: str(one.metadata.name))
+        return sorted(
+            (resource for resource in found if resource.metadata.deletion_timestamp is None),
+            key=lambda resource: str(resource.metadata.name),
+        )
 
     def both_ready(self) -> bool:
-        conditions = [{one.type: one.status for one in pod.status.conditions or ()} for pod in self.pods()]
-        return [one.get("Ready") for one in conditions] == ["True", "True"]
+        conditions = [{condition.type: condition.status for condition in pod.status.conditions or ()} for pod in self.pods()]
+        return [condition.get("Ready") for condition in conditions] == ["True", "True"]
 
     def there(self, name: str) -> bool:
-        return name in {one.metadata.name for one in self.cluster.core.list_namespaced_pod(SYSTEM).items}
+        return name in {pod.metadata.name for pod in self.cluster.core.list_namespaced_pod(SYSTEM).items}
 
     def restarts(self, name: str) -> int:
         [container] = self.cluster.core.read_namespaced_pod(name, SYSTEM).status.container_statuses
         return int(container.restart_count)
 
     def logs(self) -> str:
-        return "".join(self.cluster.core.read_namespaced_pod_log(one.metadata.name, SYSTEM) for one in self.pods())
+        return "".join(self.cluster.core.read_namespaced_pod_log(pod.metadata.name, SYSTEM) for pod in self.pods())
 
 
 class Gateways(Replicas):

@@ -93,7 +93,7 @@ class Installation:
 @pytest.fixture
 def installation(cluster: Cluster, compiled: build.Programs, images: Images, tmp_path: Path) -> Iterator[Installation]:
     """All of deploy/knative; gone afterwards."""
-    if {one.metadata.name for one in cluster.apps.list_namespaced_deployment(SYSTEM).items} & {*DEPLOYMENTS}:
+    if {deployment.metadata.name for deployment in cluster.apps.list_namespaced_deployment(SYSTEM).items} & {*DEPLOYMENTS}:
         pytest.skip("something of ours is installed on this cluster already")
     kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
     overlay = overlaid(tmp_path, "knative", {"gnomon-gateway": images.gateway})
@@ -138,9 +138,10 @@ def ksvc(image: str) -> dict[str, Any]:
 def state(installation: Installation, namespace: str) -> str:
     """The function's objects and the gateways' logs, for the report of a failure."""
     objects = [
-        f"{kind} {one['metadata']['name']} of {one['metadata']['creationTimestamp']}: {one.get('status', {}).get('conditions')}"
+        f"{kind} {item['metadata']['name']} of {item['metadata']['creationTimestamp']}: "
+        f"{item.get('status', {}).get('conditions')}"
         for group, kind in ((SERVING, "services"), (SERVING, "revisions"), (NETWORKING, "ingresses"))
-        for one in installation.cluster.custom.list_namespaced_custom_object(*group, namespace, kind)["items"]
+        for item in installation.cluster.custom.list_namespaced_custom_object(*group, namespace, kind)["items"]
     ]
     return "\n".join([*objects, installation.gateways.logs()[-4000:]])
 
@@ -161,7 +162,7 @@ async def drained(installation: Installation, namespace: str, users: Users) -> N
         first, other = await asyncio.to_thread(part.pods)
         leaving.append((part, first, other))
     pods = (await asyncio.to_thread(cluster.core.list_namespaced_pod, namespace)).items
-    for pod in [one for one in pods if one.metadata.deletion_timestamp is None]:
+    for pod in [pod for pod in pods if pod.metadata.deletion_timestamp is None]:
         assert await asyncio.to_thread(evict, cluster, pod), "Knative gives Revisions no budget"
     for _, first, other in leaving:
         await until(lambda first=first: evict(cluster, first), "the budget to know of both")  # type: ignore[misc]
@@ -172,7 +173,7 @@ async def drained(installation: Installation, namespace: str, users: Users) -> N
             f"another {part.component} in its place",
         )
     await users.more(100)
-    assert users.told == [], (
+    assert users.wrong_answers == [], (
         f"requests failed while a node was drained: {users.failures()}; {await asyncio.to_thread(state, installation, namespace)}"
     )
 
@@ -183,7 +184,7 @@ async def killed(installation: Installation, users: Users) -> None:
     victims = []
     for part in installation.all:
         pods = await asyncio.to_thread(part.pods)
-        [victim, *_] = [one for one in pods if leader.startswith(one.metadata.name)] or pods
+        [victim, *_] = [pod for pod in pods if leader.startswith(pod.metadata.name)] or pods
         victims.append((part, victim.metadata.name, await asyncio.to_thread(inside, victim)))
     for _, _, process in victims:
         os.kill(int(process.parent.name), signal.SIGKILL)
@@ -229,7 +230,7 @@ async def test_a_ksvc_gets_batches_through_drains_and_kills_and_goes_to_zero_and
         users.end()
         await calling
         # Envoy hears of it as soon as the kubelet has said that a gateway is gone; what came to it before is lost as well.
-        assert set(users.lost.values()) <= {1, 2}, ("what the killed ones held, and nothing else", users.told)
+        assert set(users.lost.values()) <= {1, 2}, ("what the killed ones held, and nothing else", users.wrong_answers)
         _LOG.info("%d answered while pods came and went, %d lost", users.answered, users.lost.total())
 
         _LOG.info("to zero: %.1f s", await until(lambda: replicas() == 0, "no pods"))

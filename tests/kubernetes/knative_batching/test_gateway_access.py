@@ -57,9 +57,9 @@ async def test_as_its_manifest_says_it_is_well_serves_writes_nothing_and_does_wh
     seen: list[tuple[str, int]] = []
     played.begins = lambda _, address: Pod(address, tmp_path, seen, token=TOKEN)
     plane.core.create_namespaced_secret("users", {"metadata": {"name": SECRET}, "stringData": {SECRET: TOKEN}})
-    [deployment] = [one for one in documents(FOLDER / "gateway.yaml") if one["kind"] == "Deployment"]
+    [deployment] = [document for document in documents(FOLDER / "gateway.yaml") if document["kind"] == "Deployment"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
-    ports = {one["name"]: f"http://{ADDRESS}:{one['containerPort']}" for one in container["ports"]}
+    ports = {port["name"]: f"http://{ADDRESS}:{port['containerPort']}" for port in container["ports"]}
     home = tmp_path / "home"
     home.mkdir()
     process = await asyncio.create_subprocess_exec(
@@ -118,6 +118,6 @@ def test_the_deployment_is_accepted_and_is_found_and_led_to_by_the_autoscaler(pl
     Kubectl(compiled.folder / "kubectl", plane.kubeconfig)("apply", "--validate=strict", "-k", str(FOLDER))
     [container] = admitted(plane, "gnomon-gateway", SYSTEM)["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert GATEWAY_PORT in [one["containerPort"] for one in container["ports"]]
+    assert GATEWAY_PORT in [port["containerPort"] for port in container["ports"]]
     labels = plane.apps.read_namespaced_deployment("gnomon-gateway", SYSTEM).spec.template.metadata.labels
-    assert dict(one.split("=") for one in GATEWAY_LABELS.split(",")).items() <= labels.items()
+    assert dict(shadow.split("=") for shadow in GATEWAY_LABELS.split(",")).items() <= labels.items()

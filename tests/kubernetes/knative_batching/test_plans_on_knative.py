@@ -48,8 +48,8 @@ def plan_of(knative: PlayedKnative) -> SetBufferPlan | None:
 
 def in_force(gateways: list[KnativeGateway], knative: PlayedKnative) -> set[SetBufferPlan | None]:
     """By which plans the gateways batch."""
-    deployed = [one.manager._functions.get(FunctionKey(REVISION, knative.namespace)) for one in gateways]
-    return {None if one is None else one.plan for one in deployed}
+    deployed = [gateway.manager._functions.get(FunctionKey(REVISION, knative.namespace)) for gateway in gateways]
+    return {None if function is None else function.plan for function in deployed}
 
 
 async def test_both_gateways_batch_by_the_plan_until_the_policy_is_another_one(
@@ -63,7 +63,7 @@ async def test_both_gateways_batch_by_the_plan_until_the_policy_is_another_one(
             for name in ("gateway-a", "gateway-b")
         ]
         await asyncio.to_thread(knative.revision, REVISION, BATCHES, env=ENV)
-        users = [await stack.enter_async_context(ingress(one, knative, REVISION)) for one in gateways]
+        users = [await stack.enter_async_context(ingress(gateway, knative, REVISION)) for gateway in gateways]
         for user in users:
             # Whatever comes before there is a plan is answered as well.
             assert await all_of(user, EIGHT) == [(200, body) for body in EIGHT]

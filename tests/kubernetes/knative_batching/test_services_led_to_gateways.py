@@ -57,13 +57,13 @@ class Gateways:
 
     def begin(self, address: str) -> None:
         """Start one, and let its pod be ready when it is."""
-        told = f"--host={address} --port={GATEWAY_PORT} --page-port={ACTIVATOR_METRICS_PORT} --namespace={self.namespace}"
-        command = [Path(sys.executable).with_name("gnomon"), "serve", "--platform=knative", "--gateway", *told.split()]
+        arguments = f"--host={address} --port={GATEWAY_PORT} --page-port={ACTIVATOR_METRICS_PORT} --namespace={self.namespace}"
+        command = [Path(sys.executable).with_name("gnomon"), "serve", "--platform=knative", "--gateway", *arguments.split()]
         command += [f"--kubeconfig={self.cluster.kubeconfig}"]
         with (self.folder / f"{address}.log").open("a") as log:
             self.processes[address] = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
         name = pod_name(address)
-        labels = dict(one.split("=") for one in GATEWAY_LABELS.split(","))
+        labels = dict(shadow.split("=") for shadow in GATEWAY_LABELS.split(","))
         spec = {"schedulerName": "nobody", "containers": [{"name": "gateway", "image": "dev.local/none:v1"}]}
         self.cluster.core.create_namespaced_pod(SYSTEM, {"metadata": {"name": name, "labels": labels}, "spec": spec})
 
@@ -105,7 +105,7 @@ def samples_of(address: str) -> int:
     with closing(http.client.HTTPConnection(address, ACTIVATOR_METRICS_PORT, timeout=30)) as page:
         page.request("GET", "/metrics")
         families = text_string_to_metric_families(page.getresponse().read().decode())
-    return round(sum(one.value for family in families for one in family.samples if one.name == "gnomon_batch_size_sum"))
+    return round(sum(sample.value for family in families for sample in family.samples if sample.name == "gnomon_batch_size_sum"))
 
 
 def pod_name(address: str) -> str:
@@ -142,17 +142,17 @@ def led_to(cluster: Cluster, ours: Ksvc) -> set[str]:
     slices: Any = client.DiscoveryV1Api(cluster.api)
     named = f"kubernetes.io/service-name={ours.revision}"
     found = slices.list_namespaced_endpoint_slice(ours.namespace, label_selector=named).items
-    return {address for one in found for each in one.endpoints or () for address in each.addresses}
+    return {address for endpoint_slice in found for each in endpoint_slice.endpoints or () for address in each.addresses}
 
 
 def pods_of(cluster: Cluster, ours: Ksvc) -> set[str]:
     named = f"serving.knative.dev/revision={ours.revision}"
-    return {one.status.pod_ip for one in cluster.core.list_namespaced_pod(ours.namespace, label_selector=named).items}
+    return {pod.status.pod_ip for pod in cluster.core.list_namespaced_pod(ours.namespace, label_selector=named).items}
 
 
 def activators(cluster: Cluster) -> set[str]:
     found = cluster.core.list_namespaced_pod(SYSTEM, label_selector="app=activator").items
-    return {one.status.pod_ip for one in found}
+    return {pod.status.pod_ip for pod in found}
 
 
 async def begun(gateways: Gateways, ours: Ksvc, *addresses: str) -> None:

@@ -26,10 +26,14 @@ BATCHES = {**QUICK, "gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomo
 
 
 @contextlib.asynccontextmanager
-async def serving(cluster: Cluster, knative: PlayedKnative, *, pod: str = GATEWAY, **told: Any) -> AsyncIterator[KnativeGateway]:
+async def serving(
+    cluster: Cluster, knative: PlayedKnative, *, pod: str = GATEWAY, **overrides: Any
+) -> AsyncIterator[KnativeGateway]:
     """A gateway that is a pod of the system's namespace, as the autoscaler sees it; `told` are more of its options."""
     address = await asyncio.to_thread(knative.pod, pod, LABELS)
-    options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address, held_s=60.0, **told)
+    options = KnativeGatewayOptions(
+        kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address, held_s=60.0, **overrides
+    )
     gateway = KnativeGateway(options, Random(3))
     await gateway.start()
     try:
@@ -128,20 +132,20 @@ async def test_a_pod_gets_batches_as_soon_as_the_token_that_it_takes_is_known(
     for module in ("channel", "platform"):
         monkeypatch.setattr(f"gnomon_platforms.knative.batching.{module}.CACHE_S", 0.2)
 
-    async def told(token: str) -> None:
+    async def set_token(token: str) -> None:
         patch = {"stringData": {SECRET: token}}
         await asyncio.to_thread(knative_kinds.core.patch_namespaced_secret, SECRET, knative.namespace, patch)
 
-    await told("another")
+    await set_token("another")
     async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
         knative.revision("f-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
         async with ingress(gateway, knative, "f-00001") as user:
             assert await call(user, b"x") == (200, b"x")
             assert [path for path, _ in pods.seen] == ["/gnomon/batch", "/some/path"], "it was refused, and sent as it came"
-            await told(TOKEN)
-            slots = {one.id for one in gateway.platform.instances(f"f-00001.{knative.namespace}")}
+            await set_token(TOKEN)
+            slots = {instance.id for instance in gateway.platform.instances(f"f-00001.{knative.namespace}")}
             await until(
-                lambda: slots.isdisjoint(one.id for one in gateway.platform.instances(f"f-00001.{knative.namespace}")),
+                lambda: slots.isdisjoint(instance.id for instance in gateway.platform.instances(f"f-00001.{knative.namespace}")),
                 "a new slot",
             )
             pods.seen.clear()
@@ -217,8 +221,8 @@ async def test_a_pod_is_sent_batches_once_it_has_its_cores_and_uses_as_many_thre
 ) -> None:
     knative.resizable, knative.starts_s = False, 2.0
     async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
-        one = {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
-        knative.revision("f-00001", {**BATCHES, "gnomon/cores": "2"}, env=ENV, resources=one)
+        one_core = {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
+        knative.revision("f-00001", {**BATCHES, "gnomon/cores": "2"}, env=ENV, resources=one_core)
         function = f"f-00001.{knative.namespace}"
 
         def cores() -> list[int]:

@@ -29,7 +29,7 @@ class Users:
         self.answered = 0
         self.lost: Counter[int] = Counter()
         """By caller, the answers that were not right."""
-        self.told: list[tuple[int, bytes]] = []
+        self.wrong_answers: list[tuple[int, bytes]] = []
         """What those were."""
 
     async def once(self, body: bytes) -> tuple[int, bytes]:
@@ -52,7 +52,8 @@ class Users:
     def failures(self) -> str:
         """How many of `told` there are of each kind, in the order of their first."""
         return ", ".join(
-            f"{count} × {status} {text.decode(errors='replace')!r}" for (status, text), count in Counter(self.told).items()
+            f"{count} × {status} {text.decode(errors='replace')!r}"
+            for (status, text), count in Counter(self.wrong_answers).items()
         )
 
     async def at_once(self, count: int) -> None:
@@ -79,11 +80,11 @@ class Users:
         while not self._ended:
             number += 1
             body = b"%s%d/%d" % (self._word.encode(), caller, number)
-            told = await self.once(body)
-            if told == (200, body):
+            answer = await self.once(body)
+            if answer == (200, body):
                 self.answered += 1
             else:
                 self.lost[caller] += 1
-                self.told.append(told)
+                self.wrong_answers.append(answer)
                 # Envoy notices one by one that connections of a killed gateway are closed: at once, it might use the next one.
                 await asyncio.sleep(AGAIN_S)

@@ -87,13 +87,13 @@ class Ksvc:
     def said(self, kind: str) -> dict[str, str]:
         """A condition of its PodAutoscaler, which nobody may have written yet."""
         found = self._read(PA, "podautoscalers", self.revision).get("status", {}).get("conditions", [])
-        return next((dict(one) for one in found if one["type"] == kind), {})
+        return next((dict(row) for row in found if row["type"] == kind), {})
 
     def events(self, reason: str) -> list[str]:
         """What was said on its Deployment."""
         found = self.on.cluster.core.list_namespaced_event(self.on.namespace).items
-        mine = [one for one in found if one.involved_object.name == f"{self.revision}-deployment"]
-        return [one.message for one in mine if one.reason == reason]
+        mine = [event for event in found if event.involved_object.name == f"{self.revision}-deployment"]
+        return [event.message for event in mine if event.reason == reason]
 
     @property
     def pod(self) -> Any:
@@ -105,7 +105,7 @@ class Ksvc:
     @property
     def body(self) -> Any:
         """What its node says of the container of its pod that is no queue-proxy."""
-        [found] = [one for one in self.pod.status.container_statuses if one.name != QUEUE_CONTAINER]
+        [found] = [container for container in self.pod.status.container_statuses if container.name != QUEUE_CONTAINER]
         return found
 
     def log(self) -> str:

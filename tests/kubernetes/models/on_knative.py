@@ -70,7 +70,7 @@ class Installed:
     def pool_cpu(self) -> str:
         """What the only node's pool asks for, as its kubelet has it."""
         [pod] = self.cluster.core.list_namespaced_pod(NODES).items
-        [pool] = [one for one in pod.status.container_statuses if one.name == "pool"]
+        [pool] = [container for container in pod.status.container_statuses if container.name == "pool"]
         return str(pool.resources.requests["cpu"])
 
     def _coordinators(self) -> list[str]:
@@ -132,7 +132,7 @@ def installed(cluster: Cluster, kubectl: Kubectl, repository: Path, folder: Path
 def deployed(cluster: Cluster) -> bool:
     """True if a class or a gateway of ours is there."""
     found = cluster.apps.list_namespaced_deployment(SYSTEM).items
-    return any(one.metadata.name.startswith("gnomon-") for one in found)
+    return any(resource.metadata.name.startswith("gnomon-") for resource in found)
 
 
 def models_at(repository: Path) -> list[dict[str, str]]:
@@ -145,7 +145,7 @@ def models_at(repository: Path) -> list[dict[str, str]]:
         "metadata": {"name": "coordinator", "namespace": NODES},
         "spec": {"template": {"spec": {"volumes": [{"name": "models", **place}]}}},
     }
-    return [{"patch": json.dumps(one)} for one in (volume, pool)]
+    return [{"patch": json.dumps(patch)} for patch in (volume, pool)]
 
 
 @contextlib.contextmanager

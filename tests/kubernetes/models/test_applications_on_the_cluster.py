@@ -52,10 +52,10 @@ def restricted(cluster: Cluster, namespace: str) -> None:
 
 @pytest.fixture
 def gateway(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Gateway]:
-    one = Gateway(cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": namespace})
-    one.start("--cluster-wide")
-    yield one
-    assert one.end() == 0
+    gateway_process = Gateway(cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": namespace})
+    gateway_process.start("--cluster-wide")
+    yield gateway_process
+    assert gateway_process.end() == 0
 
 
 def ask(url: str, **headers: str) -> urllib3.BaseHTTPResponse:

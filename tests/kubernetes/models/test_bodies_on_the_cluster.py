@@ -29,10 +29,12 @@ def gateway(ground: Ground, tmp_path: Path) -> Iterator[Gateway]:
     """As an operator starts it where functions' pods have models from a claim, and Shadows."""
     token = tmp_path / "token"
     token.write_text(ground.token)
-    one = Gateway(ground.cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": ground.namespace})
-    one.start("--cluster-wide", "--models", str(ground.folder), "--models-claim", "models", "--coordinator-token", str(token))
-    yield one
-    assert one.end() == 0
+    gateway_process = Gateway(ground.cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": ground.namespace})
+    gateway_process.start(
+        "--cluster-wide", "--models", str(ground.folder), "--models-claim", "models", "--coordinator-token", str(token)
+    )
+    yield gateway_process
+    assert gateway_process.end() == 0
 
 
 def test_the_photograph_is_classified_by_a_pod(ground: Ground, gateway: Gateway) -> None:

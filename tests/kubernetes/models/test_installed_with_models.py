@@ -16,7 +16,7 @@ def test_gateway_functions_and_pools_have_the_same_models(own_plane: Cluster, co
     Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)("apply", "--validate=strict", "-k", str(MODELS))
     core, apps = own_plane.core, own_plane.apps
     pool = apps.read_namespaced_daemon_set("coordinator", "gnomon-nodes").spec.template.spec
-    [of_the_node] = [one.host_path.path for one in pool.volumes if one.name == "models"]
+    [of_the_node] = [volume.host_path.path for volume in pool.volumes if volume.name == "models"]
     for namespace in ("openfaas", "openfaas-fn"):
         claim = core.read_namespaced_persistent_volume_claim("models", namespace)
         volume = core.read_persistent_volume(claim.spec.volume_name)
@@ -28,10 +28,10 @@ def test_gateway_functions_and_pools_have_the_same_models(own_plane: Cluster, co
     assert {"--models=/models", "--models-claim=models", "--coordinator-token=/var/secrets/coordinator/token"} <= {
         *container.args
     }
-    mounted = {one.name: one.mount_path for one in container.volume_mounts}
+    mounted = {volume_mount.name: volume_mount.mount_path for volume_mount in container.volume_mounts}
     assert (mounted["models"], mounted["coordinator-token"]) == ("/models", "/var/secrets/coordinator")
-    secret = {one.name: one.secret.secret_name for one in gateway.volumes if one.secret}["coordinator-token"]
-    assert secret in [one.secret.secret_name for one in pool.volumes if one.secret]
+    secret = {volume.name: volume.secret.secret_name for volume in gateway.volumes if volume.secret}["coordinator-token"]
+    assert secret in [volume.secret.secret_name for volume in pool.volumes if volume.secret]
 
 
 def test_on_knative_the_class_has_the_pools_models_and_their_coordinators(own_plane: Cluster, compiled: build.Programs) -> None:
@@ -42,21 +42,23 @@ def test_on_knative_the_class_has_the_pools_models_and_their_coordinators(own_pl
     pool = apps.read_namespaced_daemon_set("coordinator", "gnomon-nodes").spec.template
     claim = core.read_namespaced_persistent_volume_claim("models", "knative-serving")
     volume = core.read_persistent_volume(claim.spec.volume_name)
-    assert volume.spec.host_path.path in [one.host_path.path for one in pool.spec.volumes if one.name == "models"]
+    assert volume.spec.host_path.path in [volume.host_path.path for volume in pool.spec.volumes if volume.name == "models"]
 
     scaler = apps.read_namespaced_deployment("gnomon-autoscaler", "knative-serving").spec.template
     [container] = scaler.spec.containers
     assert {"--models=/models", "--coordinator-token=/var/secrets/coordinator/token"} <= {*container.args}
-    mounted = {one.name: one.mount_path for one in container.volume_mounts}
+    mounted = {volume_mount.name: volume_mount.mount_path for volume_mount in container.volume_mounts}
     assert (mounted["models"], mounted["coordinator-token"]) == ("/models", "/var/secrets/coordinator")
-    secret = {one.name: one.secret.secret_name for one in scaler.spec.volumes if one.secret}["coordinator-token"]
-    assert secret in [one.secret.secret_name for one in pool.spec.volumes if one.secret]
+    secret = {volume.name: volume.secret.secret_name for volume in scaler.spec.volumes if volume.secret}["coordinator-token"]
+    assert secret in [volume.secret.secret_name for volume in pool.spec.volumes if volume.secret]
 
     # It may resize the pools, and is let in.
     binding = client.RbacAuthorizationV1Api(own_plane.api).read_namespaced_role_binding("gnomon-pools-knative", "gnomon-nodes")
-    assert [(one.name, one.namespace) for one in binding.subjects] == [(scaler.spec.service_account_name, "knative-serving")]
+    assert [(subject.name, subject.namespace) for subject in binding.subjects] == [
+        (scaler.spec.service_account_name, "knative-serving")
+    ]
     policy = client.NetworkingV1Api(own_plane.api).read_namespaced_network_policy("coordinator-knative", "gnomon-nodes").spec
     [peer] = policy.ingress[0]._from
     assert peer.pod_selector.match_labels.items() <= scaler.metadata.labels.items()
-    ports = {port.container_port for one in pool.spec.containers for port in one.ports or ()}
-    assert {one.port for one in policy.ingress[0].ports} <= ports
+    ports = {port.container_port for container in pool.spec.containers for port in container.ports or ()}
+    assert {port.port for port in policy.ingress[0].ports} <= ports

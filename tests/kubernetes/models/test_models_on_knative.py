@@ -201,5 +201,5 @@ async def test_a_body_has_its_cores_in_place_before_its_first_batch(on: Installe
         await calling
         assert set(callers.answers) == {LABEL}, callers.answers
         assert sized.pod.metadata.uid == first.metadata.uid
-        assert [one.restart_count for one in sized.pod.status.container_statuses] == [0, 0]
+        assert [container.restart_count for container in sized.pod.status.container_statuses] == [0, 0]
     assert "could not be set to" not in await asyncio.to_thread(on.gateways.logs), "its process knows of them"

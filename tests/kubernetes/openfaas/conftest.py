@@ -25,7 +25,7 @@ def controlled(compiled: build.Programs) -> Iterator[Cluster]:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         cluster.core.create_namespace({"metadata": {"name": NAMESPACE, "labels": labels}})
         accounts = cluster.core.list_namespaced_service_account
-        until(lambda: any(one.metadata.name == "default" for one in accounts(NAMESPACE).items), "the service account")
+        until(lambda: any(account.metadata.name == "default" for account in accounts(NAMESPACE).items), "the service account")
         yield cluster
 
 
@@ -46,7 +46,8 @@ def kubelet(controlled: Cluster, echo_handler: Path) -> Iterator[Kubelet]:
     def usable() -> bool:
         found = controlled.core.read_node("node-a")
         return (
-            any(one.type == "Ready" and one.status == "True" for one in found.status.conditions or ()) and not found.spec.taints
+            any(condition.type == "Ready" and condition.status == "True" for condition in found.status.conditions or ())
+            and not found.spec.taints
         )
 
     until(usable, "the node")

@@ -111,9 +111,9 @@ class Load:
 
     def _run(self, number: int) -> None:
         for turn in range(self._each):
-            told = self._ask(f"{number}-{turn}".encode())
+            outcome = self._ask(f"{number}-{turn}".encode())
             with self._lock:
-                self.answers[told] += 1
+                self.answers[outcome] += 1
 
     def _ask(self, body: bytes) -> str:
         end_s = time.monotonic() + AGAIN_LIMIT_S
@@ -121,10 +121,10 @@ class Load:
             try:
                 answer = self._pool.request("POST", self._url, body=body, timeout=60)
             except urllib3.exceptions.HTTPError as error:
-                told, again = f"{type(error).__name__}: {error}", True
+                outcome, again = f"{type(error).__name__}: {error}", True
             else:
-                told = "right" if (answer.status, answer.data) == (200, body) else f"{answer.status} {answer.data[:200]!r}"
+                outcome = "right" if (answer.status, answer.data) == (200, body) else f"{answer.status} {answer.data[:200]!r}"
                 again = "Retry-After" in answer.headers
             if not (again and self._patient) or time.monotonic() > end_s:
-                return told
+                return outcome
             time.sleep(0.05)

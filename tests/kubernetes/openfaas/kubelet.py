@@ -151,7 +151,7 @@ class Kubelet:
         if name not in self._servers:
             self._begin(pod)
         status = self._status(pod)
-        if not self._told(pod, status):
+        if not self._is_reported(pod, status):
             self._core.patch_namespaced_pod_status(name, namespace, {"status": status})
 
     def _fail(self, pod: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ class Kubelet:
 
     def _token(self, pod: Mapping[str, Any]) -> str:
         """What the pod's own volume of secrets holds."""
-        [volume] = [one for one in pod["spec"]["volumes"] if one["name"] == "secrets"]
+        [volume] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "secrets"]
         for source in volume["projected"]["sources"]:
             held = self._core.read_namespaced_secret(source["secret"]["name"], pod["metadata"]["namespace"]).data
             if TOKEN_KEY in held:
@@ -190,7 +190,7 @@ class Kubelet:
 
     def _conditions(self, pod: Mapping[str, Any], *, healthy: bool) -> list[dict[str, Any]]:
         """Both conditions, each with the time of its last change, by which controllers count `minReadySeconds`."""
-        before = {one["type"]: one for one in pod["status"].get("conditions") or ()}
+        before = {condition["type"]: condition for condition in pod["status"].get("conditions") or ()}
         found = []
         for kind in ("ContainersReady", "Ready"):
             made = condition(kind, met=healthy)
@@ -224,10 +224,10 @@ class Kubelet:
         }
 
     @staticmethod
-    def _told(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    def _is_reported(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
         given = pod["status"]
-        conditions = {one["type"]: one["status"] for one in given.get("conditions") or ()}
-        same = all(conditions.get(one["type"]) == one["status"] for one in status["conditions"])
+        conditions = {condition["type"]: condition["status"] for condition in given.get("conditions") or ()}
+        same = all(conditions.get(condition["type"]) == condition["status"] for condition in status["conditions"])
         containers = given.get("containerStatuses") or []
         return (
             same

@@ -32,7 +32,7 @@ def roles(kubectl: Kubectl, folder: Path) -> Path:
     parts = {"resources": DEPLOY, "components": DEPLOY / "cluster-wide"}
     document = {field: [os.path.relpath(path, here)] for field, path in parts.items()}
     (here / "kustomization.yaml").write_text(json.dumps(document))
-    made = [one for one in yaml.safe_load_all(kubectl("kustomize", str(here))) if one["kind"].startswith("ClusterRole")]
+    made = [row for row in yaml.safe_load_all(kubectl("kustomize", str(here))) if row["kind"].startswith("ClusterRole")]
     file = here / "roles.yaml"
     file.write_text(yaml.safe_dump_all(made))
     return file
@@ -50,14 +50,17 @@ async def test_a_cluster_wide_gateway_may_do_beside_the_rest_what_it_does(
         # Made, changed, and let go of.
         for labels in ({}, {"team": "a"}):
             await asyncio.to_thread(store.put_namespace, StoredNamespace(TEAM, labels))
-        await until(lambda: TEAM in [one.name for one in store.namespaces()], "it does not see what it made")
+        await until(lambda: TEAM in [namespace.name for namespace in store.namespaces()], "it does not see what it made")
         await asyncio.to_thread(store.delete_namespace, TEAM)
         await platform.stop()
         await asyncio.to_thread(store.close)
         api.close()
     controlled.core.delete_namespace(TEAM)
-    may, beside = asked(file), {Use(EVERYWHERE, one.group, one.resource, verb) for one in WIDE for verb in one.verbs}
+    may, cluster_wide = (
+        asked(file),
+        {Use(EVERYWHERE, permission.group, permission.resource, verb) for permission in WIDE for verb in permission.verbs},
+    )
     found = await asyncio.to_thread(ACCOUNT.uses, controlled, may, began)
     assert found.refused == set(), "the roles lack this"
     assert found.all - may == set(), "this is used, and not in the roles"
-    assert beside - found.all == set(), "this is asked for, and never used"
+    assert cluster_wide - found.all == set(), "this is asked for, and never used"

@@ -53,13 +53,13 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
 
     `rivalled` lets an autoscaler target the function.
     """
-    api, clock, chance = await asyncio.to_thread(connect, kubeconfig), WallClock(), random.Random(1)
+    api, clock, rng = await asyncio.to_thread(connect, kubeconfig), WallClock(), random.Random(1)
     tenure = Tenure(gone=pytest.fail)
-    leader = Leader(Writer(api, clock, chance), Target(LEASES, SYSTEM, "gnomon"), "this", tenure, clock)
+    leader = Leader(Writer(api, clock, rng), Target(LEASES, SYSTEM, "gnomon"), "this", tenure, clock)
     await leader.attempt()
     await leader.attempt()
     assert tenure.leading
-    await share(api, Writer(api, clock, chance, tenure.check))
+    await share(api, Writer(api, clock, rng, tenure.check))
 
     store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace=FUNCTIONS, fence=tenure.check))
     await asyncio.to_thread(keep_a_secret, store)

@@ -221,7 +221,7 @@ async def test_a_removed_function_goes_when_its_last_instance_has_and_takes_ever
 
     def left() -> list[str]:
         lists = controlled.apps.list_namespaced_deployment, core.list_namespaced_service, core.list_namespaced_secret
-        return [one.metadata.name for listed in lists for one in listed(NAMESPACE).items]
+        return [resource.metadata.name for listed in lists for resource in listed(NAMESPACE).items]
 
     await until(lambda: not left(), "what belonged to the function was removed")
     # Who asks for an instance of it now is told, and brings nothing back.
@@ -242,13 +242,15 @@ async def test_a_function_whose_pod_was_evicted_is_removed_like_any_other(
     evicted, other = [await platform.create(instance_of(deployment())) for _ in range(2)]
     for instance in (evicted, other):
         await listener.channel(instance.id)
-    [pod] = [one for one in (await pods_of(core)).items if one.metadata.annotations["gnomon/instance"] == evicted.id]
+    [pod] = [
+        resource for resource in (await pods_of(core)).items if resource.metadata.annotations["gnomon/instance"] == evicted.id
+    ]
     kubelet.evict(pod.metadata.name)
     assert (await listener.reason(evicted.id)).startswith("Evicted: The node was low on resource")
 
     def there() -> set[str]:
         listed = core.list_namespaced_pod(NAMESPACE, label_selector="faas_function=echo").items
-        return {(one.metadata.annotations or {}).get("gnomon/instance", "") for one in listed}
+        return {(resource.metadata.annotations or {}).get("gnomon/instance", "") for resource in listed}
 
     await until(lambda: there() == {other.id}, "the pod that has failed was removed")
     assert await asyncio.to_thread(store.delete_function, FunctionKey("echo"))
@@ -281,11 +283,11 @@ async def test_a_pod_goes_where_its_device_is_although_another_node_has_more_cor
     # A policy names the node with most cores, which it knows alone.
     instance = await platform.create(instance_of(spec, node="node-a"))
     await listener.channel(instance.id)
-    assert [one.node for one in platform.instances("echo.openfaas-fn")] == [device.name]
+    assert [instance.node for instance in platform.instances("echo.openfaas-fn")] == [device.name]
     await platform.create(instance_of(spec))
     await until(lambda: "Insufficient nvidia.com/gpu" in platform.trouble("echo.openfaas-fn"), "nobody says what is lacking")
-    for one in platform.instances("echo.openfaas-fn"):
-        await platform.destroy(one.id)
+    for seen in platform.instances("echo.openfaas-fn"):
+        await platform.destroy(seen.id)
     await until(lambda: not core.list_namespaced_pod(NAMESPACE).items, "the pods ended")
     await platform.stop()
 
@@ -308,7 +310,9 @@ async def test_a_token_or_service_that_somebody_removed_is_made_again(controlled
     platform, listener = await begun(controlled, OpenFaasOptions(adopting_s=0.0, stored=True))
     instance = await platform.create(instance_of(deployment()))
     assert answers(await send(await listener.channel(instance.id), request_frame(b"there"))) == [(200, b"there")]
-    assert [one.metadata.name for one in (await asyncio.to_thread(core.list_namespaced_service, NAMESPACE)).items] == ["echo"]
+    assert [resource.metadata.name for resource in (await asyncio.to_thread(core.list_namespaced_service, NAMESPACE)).items] == [
+        "echo"
+    ]
     await platform.stop()
 
 

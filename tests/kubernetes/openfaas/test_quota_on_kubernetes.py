@@ -50,13 +50,13 @@ async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be
 
     def told_of() -> bool:
         events = two_pods.core.list_namespaced_event(NAMESPACE).items
-        return any((one.involved_object.kind, one.reason) == ("Deployment", "FailedCreate") for one in events)
+        return any((event.involved_object.kind, event.reason) == ("Deployment", "FailedCreate") for event in events)
 
     await asyncio.to_thread(found, told_of, "the Event")
     # The load falls.
     kept, victim = sorted(listener.ready)
-    for one in (waiting, victim):
-        await platform.destroy(one)
+    for instance in (waiting, victim):
+        await platform.destroy(instance)
     assert await listener.reason(victim) == "stopped"
     assert answers(await send(listener.channels[kept], request_frame(b"on"))) == [(200, b"on")]
     # Its pod has made room for one of the next version, which replaces the pod that serves.
@@ -68,22 +68,22 @@ async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be
 
 async def test_cores_beyond_the_quota_are_not_on_their_way_and_those_within_it_are(two_cores: Cluster) -> None:
     platform, listener = await begun(two_cores)
-    one = await platform.create(instance_of(deployment(annotations={"gnomon/cores": "1"})))
-    await listener.channel(one.id)
+    instance = await platform.create(instance_of(deployment(annotations={"gnomon/cores": "1"})))
+    await listener.channel(instance.id)
 
     def cores() -> tuple[int, int | None]:
         [seen] = platform.instances("echo.openfaas-fn")
         return seen.cores, seen.coming_cores
 
-    await platform.resize(one.id, 3)
+    await platform.resize(instance.id, 3)
     assert cores() == (1, 3)
     await until(lambda: cores() == (1, None), "it is taken to get what it was refused")
     with pytest.raises(GnomonError, match="exceeded quota"):
-        await platform.resize(one.id, 3)
+        await platform.resize(instance.id, 3)
     while cores() != (2, None):
         # As a policy would: a write that met a conflict is counted for some seconds, and the next one refused by that.
         with suppress(GnomonError):
-            await platform.resize(one.id, 2)
+            await platform.resize(instance.id, 2)
         await until(lambda: cores()[1] is None, "it neither gets nor is refused what there is")
-    assert answers(await send(listener.channels[one.id], request_frame(b"on"))) == [(200, b"on")]
+    assert answers(await send(listener.channels[instance.id], request_frame(b"on"))) == [(200, b"on")]
     await platform.stop()

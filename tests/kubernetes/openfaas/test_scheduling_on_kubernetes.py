@@ -54,13 +54,13 @@ async def test_pods_without_room_are_pending_with_the_reason_until_a_node_is_add
     await until(lambda: "Insufficient cpu" in platform.trouble(FUNCTION), "the platform does not say why")
 
     def events() -> set[tuple[str, str]]:
-        return {(one.involved_object.kind, one.reason) for one in core.list_namespaced_event(NAMESPACE).items}
+        return {(event.involved_object.kind, event.reason) for event in core.list_namespaced_event(NAMESPACE).items}
 
     await until(lambda: {("Pod", "FailedScheduling"), ("Deployment", "NoCapacity")} <= events(), "no Event says why")
     await asyncio.to_thread(late.start)
     await until(lambda: len(listener.ready) == 4, "the new node is not used", 120.0)
     assert platform.trouble(FUNCTION) == ""
-    assert sorted(one.node for one in platform.instances(FUNCTION)) == ["node-a", "node-a", "node-late", "node-late"]
+    assert sorted(instance.node for instance in platform.instances(FUNCTION)) == ["node-a", "node-a", "node-late", "node-late"]
     for instance in made:
         await platform.destroy(instance.id)
         assert await listener.reason(instance.id) == "stopped"
@@ -78,11 +78,13 @@ async def test_the_pod_with_the_lowest_deletion_cost_goes(controlled: Cluster, k
     for instance in victims:
         await platform.destroy(instance.id)
         assert await listener.reason(instance.id) == "stopped"
-    await until(lambda: {pod.metadata.name for pod in pods(core)} == {owners[one.id] for one in left}, "another pod went")
+    await until(
+        lambda: {pod.metadata.name for pod in pods(core)} == {owners[instance.id] for instance in left}, "another pod went"
+    )
     assert all(int(pod.metadata.annotations[DELETION_COST]) > 0 for pod in pods(core))
     for instance in left:
         assert answers(await send(listener.channels[instance.id], request_frame(b"still"))) == [(200, b"still")]
-    assert set(listener.gone) == {one.id for one in victims}
+    assert set(listener.gone) == {victim.id for victim in victims}
     await platform.stop()
 
 
@@ -96,7 +98,7 @@ async def test_an_update_without_room_replaces_one_pod_after_the_other(controlle
     new = [await platform.create(instance_of(newer, version=2)) for _ in range(2)]
     for instance in new:
         assert answers(await send(await listener.channel(instance.id), request_frame(b"new"))) == [(200, b"new")]
-    assert set(listener.gone) == {one.id for one in old}
+    assert set(listener.gone) == {instance.id for instance in old}
 
     def unavailable() -> Any:
         return controlled.apps.read_namespaced_deployment("echo", NAMESPACE).spec.strategy.rolling_update.max_unavailable

@@ -49,11 +49,11 @@ def gateway(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Gatewa
     """One that looks after a namespace of the test's own, with its Lease in there."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.core.patch_namespace(namespace, {"metadata": {"annotations": {"openfaas": "1"}, "labels": labels}})
-    one = Gateway(cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": namespace})
-    one.start("--cluster-wide")
-    yield one
-    if one.process is not None and one.process.poll() is None:
-        assert one.end() == 0
+    gateway_process = Gateway(cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": namespace})
+    gateway_process.start("--cluster-wide")
+    yield gateway_process
+    if gateway_process.process is not None and gateway_process.process.poll() is None:
+        assert gateway_process.end() == 0
 
 
 def deploy(gateway: Gateway, namespace: str, image: str, method: str = "POST", policy: str = "fixed", **variables: str) -> None:

@@ -39,11 +39,11 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def gateway(controlled: Cluster, kubelet: Kubelet, tmp_path: Path) -> Iterator[Gateway]:
     assert kubelet.name == "node-a"
-    one = Gateway(controlled.kubeconfig, tmp_path / "first")
-    one.start()
-    yield one
-    if one.process is not None and one.process.poll() is None:
-        assert one.end() == 0
+    gateway_process = Gateway(controlled.kubeconfig, tmp_path / "first")
+    gateway_process.start()
+    yield gateway_process
+    if gateway_process.process is not None and gateway_process.process.poll() is None:
+        assert gateway_process.end() == 0
 
 
 @pytest.fixture(params=["gnomon", pytest.param("faas-cli", marks=pytest.mark.faas_cli)])
@@ -161,18 +161,18 @@ def test_kubectl_scale_emits_an_event_that_names_the_policy(gateway: Gateway, co
     available(gateway, 2)
     controlled.apps.patch_namespaced_deployment_scale("echo", NAMESPACE, {"spec": {"replicas": 5}}, field_manager="kubectl")
 
-    def told() -> list[Any]:
+    def events() -> list[Any]:
         found = controlled.core.list_namespaced_event(NAMESPACE, field_selector="reason=ScaleReverted").items
         return [event for event in found if event.involved_object.name == "echo"]
 
-    [event] = eventually(told, "no Event was put on the Deployment")
+    [event] = eventually(events, "no Event was put on the Deployment")
     assert "kubectl asked for 5 pods" in event.message
     assert "scaling policy fixed decides" in event.message
     eventually(lambda: len(uids(controlled)) == 2, "five pods stayed")
     # What we are asked for ourselves is no news.
     gateway.call("POST", "/system/scale-function/echo", {"serviceName": "echo", "replicas": 3})
     available(gateway, 3)
-    assert len(told()) == 1
+    assert len(events()) == 1
 
 
 def test_gateway_reports_its_version_and_provider(gateway: Gateway) -> None:
@@ -267,17 +267,17 @@ def test_pods_that_an_hpa_counts_are_left_alone_and_the_reason_is_told(gateway: 
     hpas.create_namespaced_horizontal_pod_autoscaler(NAMESPACE, cast("Any", body))
     try:
 
-        def told() -> list[Any]:
+        def events() -> list[Any]:
             found = controlled.core.list_namespaced_event(NAMESPACE, field_selector="reason=ForeignAutoscaler").items
             return [event for event in found if event.involved_object.name == "echo"]
 
-        event = eventually(told, "no Event was put on the Deployment")[0]
+        event = eventually(events, "no Event was put on the Deployment")[0]
         assert "HorizontalPodAutoscaler theirs" in event.message
         gateway.call("POST", "/system/scale-function/echo", {"serviceName": "echo", "replicas": 1})
 
         def errors() -> list[str]:
             decisions = gateway.call("GET", "/gnomon/functions/echo/decisions").json()
-            return [one["error"] for one in decisions if "foreign_autoscaler" in one["error"]]
+            return [decision["error"] for decision in decisions if "foreign_autoscaler" in decision["error"]]
 
         eventually(errors, "no decision says why")
         assert gateway.call("POST", "/function/echo", b"serves on").data == b"serves on"

@@ -53,7 +53,7 @@ def node() -> Iterator[Node]:
 def daemon(controlled: Cluster, kubelet: Kubelet, node: Node) -> Iterator[str]:
     """The DaemonSet's pod on the node, ready at this machine's address. Its name."""
     core = controlled.core
-    if NODES not in {one.metadata.name for one in core.list_namespace().items}:
+    if NODES not in {namespace.metadata.name for namespace in core.list_namespace().items}:
         core.create_namespace({"metadata": {"name": NODES}})
     requests = {"coordinator": {"cpu": "20m"}, "pool": {"cpu": "100m"}}
     containers = [{"name": name, "image": "x", "resources": {"requests": given}} for name, given in requests.items()]
@@ -95,16 +95,16 @@ class Begun:
         await until(lambda: bool(pairs.connections.states["node-a"]["bodies"]), "its Body has not come")
 
     def seen(self, instance_id: str) -> Instance:
-        [found] = [one for one in self.platform.instances("echo.openfaas-fn") if one.id == instance_id]
+        [found] = [instance for instance in self.platform.instances("echo.openfaas-fn") if instance.id == instance_id]
         return found
 
     def pool_asks_for(self) -> str:
         pod: Any = self.cluster.core.read_namespaced_pod(self.daemon, NODES)
-        return str(next(one for one in pod.spec.containers if one.name == "pool").resources.requests["cpu"])
+        return str(next(container for container in pod.spec.containers if container.name == "pool").resources.requests["cpu"])
 
 
 @contextlib.asynccontextmanager
-async def beginning(kubeconfig: Path, cluster: Cluster, node: Node, daemon: str) -> AsyncIterator[Begun]:
+async def starting(kubeconfig: Path, cluster: Cluster, node: Node, daemon: str) -> AsyncIterator[Begun]:
     """The platform, connected as whom a kubeconfig says."""
     api = await asyncio.to_thread(connect, kubeconfig)
     models, nodes = ServedModels(DirectoryRepository(node.models), node.models), NodeOptions(TOKEN, port=node.port)
@@ -118,7 +118,7 @@ async def beginning(kubeconfig: Path, cluster: Cluster, node: Node, daemon: str)
 
 @pytest.fixture
 async def begun(controlled: Cluster, kubelet: Kubelet, node: Node, daemon: str) -> AsyncIterator[Begun]:
-    async with beginning(controlled.kubeconfig, controlled, node, daemon) as made:
+    async with starting(controlled.kubeconfig, controlled, node, daemon) as made:
         yield made
 
 
@@ -142,7 +142,7 @@ async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected
     await until(lambda: begun.seen(body.id).partner == shadow.id, "no pair")
     assert begun.seen(body.id).shadows == {shadow.id: pair}
     assert begun.seen(shadow.id).state is InstanceState.READY
-    assert [one.id for one in listener.pairs][-1] == body.id
+    assert [pair.id for pair in listener.pairs][-1] == body.id
     # The pool's pod asks for the Shadow's cores from some time on, and they are counted once.
     cores = min(2, node.state()["pool"]["cpus"])
     requested = await asyncio.to_thread(lambda: _eventually(begun, f"{1000 * cores + 100}m"))
@@ -180,7 +180,7 @@ async def test_node_role_grants_exactly_what_the_gateway_uses(
     access = DEPLOY / "coordinator" / "access.yaml"
     may, began = {use for use in asked(access) if use.namespace == NODES}, moment()
     with installed_account(controlled, compiled, tmp_path, access) as kubeconfig:
-        async with beginning(kubeconfig, controlled, node, daemon) as begun:
+        async with starting(kubeconfig, controlled, node, daemon) as begun:
             await begun.serve()
             await until(lambda: begun.platform.nodes()[0].pairs, "no coordinator is connected")
             body = await begun.body()

@@ -31,7 +31,7 @@ def bare(control_plane: Cluster) -> Iterator[Cluster]:
     """etcd and an apiserver, and nobody who would carry anything out. What a test made there is gone after it."""
     core, apps = control_plane.core, control_plane.apps
     for name in NAMESPACES:
-        if name != "dev" and name not in {one.metadata.name for one in core.list_namespace().items}:
+        if name != "dev" and name not in {namespace.metadata.name for namespace in core.list_namespace().items}:
             core.create_namespace({"metadata": {"name": name}})
     yield control_plane
     for name in NAMESPACES:
@@ -40,7 +40,7 @@ def bare(control_plane: Cluster) -> Iterator[Cluster]:
         for service in core.list_namespaced_service(name).items:
             core.delete_namespaced_service(service.metadata.name, name)
     for name in ("staging", "dev", "made"):
-        if name in {one.metadata.name for one in core.list_namespace().items}:
+        if name in {namespace.metadata.name for namespace in core.list_namespace().items}:
             core.patch_namespace(name, {"metadata": {"labels": None, "annotations": None}})
 
 
@@ -83,13 +83,13 @@ class TestKubernetesStore(FunctionStoreContract):
         assert found.spec.replicas == 3, "how many there are is not the store's"
 
     def test_changes_by_kubectl_are_seen(self, store: KubernetesStore, bare: Cluster) -> None:
-        heard: list[FunctionKey] = []
+        changes: list[FunctionKey] = []
         store.put_function(stored("fn"))
-        store.watch(heard.append)
+        store.watch(changes.append)
         bare.apps.patch_namespaced_deployment("fn", "openfaas-fn", {"spec": {"replicas": 2}})
         bare.apps.delete_namespaced_deployment("fn", "openfaas-fn")
-        until(lambda: heard, "the news")
-        assert heard == [KEY], "that it has more pods is no change of the function"
+        until(lambda: changes, "the news")
+        assert changes == [KEY], "that it has more pods is no change of the function"
         assert list(store.functions()) == []
 
     def test_a_removed_function_stays_as_a_deployment_until_it_has_answered(self, store: KubernetesStore, bare: Cluster) -> None:
@@ -147,9 +147,9 @@ class TestKubernetesStore(FunctionStoreContract):
         store.put_secret(FunctionKey("api-key"), b"s3cret")
         store.put_function(stored("fn", secrets=["api-key", "registry"]))
         pod = bare.apps.read_namespaced_deployment("fn", "openfaas-fn").spec.template.spec
-        assert [one.name for one in pod.image_pull_secrets] == ["registry"]
-        [files] = [one.projected.sources for one in pod.volumes if one.name == "secrets"]
-        assert [one.secret.name for one in files] == ["api-key", "fn.gnomon"]
+        assert [secret.name for secret in pod.image_pull_secrets] == ["registry"]
+        [files] = [volume.projected.sources for volume in pod.volumes if volume.name == "secrets"]
+        assert [file.secret.name for file in files] == ["api-key", "fn.gnomon"]
 
     def test_no_function_gets_the_token_of_another_by_its_name(self, store: KubernetesStore, bare: Cluster) -> None:
         store.put_function(stored("fn"))
@@ -158,12 +158,12 @@ class TestKubernetesStore(FunctionStoreContract):
         assert store.delete_secret(FunctionKey("fn.gnomon")) is False
 
     def test_a_namespace_that_is_marked_with_kubectl_is_one(self, store: KubernetesStore, bare: Cluster) -> None:
-        heard: list[None] = []
-        store.watch_namespaces(lambda: heard.append(None))
+        changes: list[None] = []
+        store.watch_namespaces(lambda: changes.append(None))
         bare.core.patch_namespace("staging", {"metadata": {"annotations": {"openfaas": "1", "team": "vision"}}})
         until(lambda: list(store.namespaces()), "the namespace")
         assert list(store.namespaces()) == [StoredNamespace("staging")], "what else it has is its owner's"
-        assert heard
+        assert changes
         store.put_namespace(StoredNamespace("staging", {"app.kubernetes.io/part-of": "shop"}))
         assert list(store.namespaces()) == [StoredNamespace("staging", {"app.kubernetes.io/part-of": "shop"})]
         store.delete_namespace("staging")
@@ -194,8 +194,8 @@ def test_a_store_of_one_namespace_asks_for_no_other(bare: Cluster) -> None:
     with pytest.raises(GnomonError) as refused:
         store.put_namespace(StoredNamespace("dev"))
     assert refused.value.code == "one_namespace"
-    for one in (store, other):
-        one.close()
+    for connection in (store, other):
+        connection.close()
 
 
 async def test_the_namespace_of_functions_is_made_once_and_left_as_it_is_afterwards(bare: Cluster) -> None:

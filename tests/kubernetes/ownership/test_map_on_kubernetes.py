@@ -153,7 +153,7 @@ async def test_gateways_share_functions_by_it(place: Place) -> None:
         await place.until(lambda: [len(gateway.holdings.map.owners) for gateway in gateways] == [2, 2])
         leaves = asyncio.create_task(gateways[0].shared.leave(20))
         assert await leaves
-        assert [one.id for one in gateways[1].holdings.map.owners] == ["gateway-1"]
+        assert [owner.id for owner in gateways[1].holdings.map.owners] == ["gateway-1"]
         assert (await board.read()) == gateways[1].holdings.map
     finally:
         leading.cancel()

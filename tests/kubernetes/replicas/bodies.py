@@ -48,8 +48,8 @@ def node_at(address: str, name: str = "node-a") -> Iterator[Node]:
 def two_nodes(first: int) -> Iterator[dict[str, Node]]:
     """At two addresses of their own from 127.0.9.`first` on; each process of tests that run side by side has other ones."""
     first += 2 * WORKER
-    with node_at(f"127.0.9.{first}", "node-a") as one, node_at(f"127.0.9.{first + 1}", "node-b") as other:
-        yield {node.name: node for node in (one, other)}
+    with node_at(f"127.0.9.{first}", "node-a") as first_node, node_at(f"127.0.9.{first + 1}", "node-b") as other:
+        yield {node.name: node for node in (first_node, other)}
 
 
 def put_models(nodes: Mapping[str, Node]) -> float:
@@ -102,7 +102,7 @@ class BodyKubelet(Kubelet):
 def coordinator_pod(cluster: Cluster, node: Node) -> Iterator[None]:
     """The DaemonSet's pod on the node, ready at the coordinator's address."""
     core = cluster.core
-    if NODES not in {one.metadata.name for one in core.list_namespace().items}:
+    if NODES not in {namespace.metadata.name for namespace in core.list_namespace().items}:
         core.create_namespace({"metadata": {"name": NODES}})
     requests = {"coordinator": {"cpu": "20m"}, "pool": {"cpu": "100m"}}
     containers = [{"name": name, "image": "x", "resources": {"requests": given}} for name, given in requests.items()]

@@ -81,13 +81,13 @@ async def begin(gateways: Gateways, name: str, sample_s: float) -> Callers:
         "labels": {"com.openfaas.scale.max": "1"},
         "annotations": hurried(sample_s),
     }
-    gateway, chance = gateways.processes[name], random.Random(7)
+    gateway, rng = gateways.processes[name], random.Random(7)
     answer = await asyncio.to_thread(gateway.call, "POST", "/system/functions", document)
     assert answer.status == 202, answer.data
     await gateways.eventually(lambda: gateway.status(FUNCTION).get("availableReplicas") == 1, "its pod never served")
 
     def where() -> str:
-        port = chance.choice(list(gateways.sent_to.values()) or [1])
+        port = rng.choice(list(gateways.sent_to.values()) or [1])
         return f"http://127.0.0.1:{port}/function/{FUNCTION}"
 
     return Callers(where)
@@ -117,7 +117,7 @@ async def pair_of(gateways: Gateways, name: str) -> tuple[dict[str, Any], dict[s
     def look() -> bool:
         answer = gateways.processes[name].call("GET", f"/gnomon/functions/{FUNCTION}")
         seen = answer.json() if answer.status == 200 else {"bodies": [], "shadows": []}
-        ready = {one["id"]: one for one in seen["shadows"] if one["state"] == "ready"}
+        ready = {shadow["id"]: shadow for shadow in seen["shadows"] if shadow["state"] == "ready"}
         found.extend((body, ready[body["shadow"]]) for body in seen["bodies"] if body["shadow"] in ready)
         return bool(found)
 

@@ -85,11 +85,11 @@ class Gateways(Balanced):
     def owners(self) -> set[str]:
         """The owners of functions, by the test's names."""
         found = self.map()
-        return set() if found is None else {one.id.rpartition("_")[0] for one in found.owners}
+        return set() if found is None else {owner.id.rpartition("_")[0] for owner in found.owners}
 
     def members(self) -> set[str]:
         found = self.map()
-        return set() if found is None else {one.id.rpartition("_")[0] for one in found.members}
+        return set() if found is None else {member.id.rpartition("_")[0] for member in found.members}
 
     def leader(self) -> str:
         """The replica that holds the Lease."""
@@ -120,7 +120,7 @@ class Gateways(Balanced):
             }
             answer = await asyncio.to_thread(self.processes[name].call, "POST", "/system/functions", document)
             assert answer.status == 202, answer.data
-        await self.eventually(lambda: all(self.ready(one) for one in self.sent_to), "two instances of each never served")
+        await self.eventually(lambda: all(self.ready(name) for name in self.sent_to), "two instances of each never served")
 
     def ready(self, name: str) -> bool:
         """True if a gateway could send batches to two instances of each function: what it says of itself, not of the leader's."""
@@ -191,7 +191,7 @@ async def gateways(
     balancing = asyncio.create_task(found.balance())
     try:
         await found.eventually(
-            lambda: any(one.metadata.name == "default" for one in accounts(found.namespace).items), "no service account"
+            lambda: any(account.metadata.name == "default" for account in accounts(found.namespace).items), "no service account"
         )
         await found.start("a")
         await found.shared_by("a", members=1)

@@ -93,6 +93,6 @@ async def test_a_burst_gets_a_shadow_which_outlives_the_leader(gateways: Gateway
         assert (still["id"], rows) == (shadow["id"], {shadow["id"]})
     callers.end()
     await running
-    wrong = {told: count for told, count in callers.answers.items() if told not in LABELS}
+    wrong = {answer: count for answer, count in callers.answers.items() if answer not in LABELS}
     assert set(wrong) <= {"broken off", "replica_lost"}, "what the killed one held, and nothing else"
     assert sum(wrong.values()) <= CALLERS

@@ -62,8 +62,8 @@ def options(nodes: dict[str, Node], sample_s: float) -> list[str]:
 def kubelet(controlled: Cluster, nodes: dict[str, Node]) -> Iterator[Kubelet]:
     """One of the nodes; the other one is there as well."""
     played = [BodyKubelet(controlled.api, node, cores=CORES, second_octet=1 + place) for place, node in enumerate(nodes.values())]
-    for one in played:
-        one.start()
+    for played_node in played:
+        played_node.start()
     for node in nodes.values():
         node.warm()
     with contextlib.ExitStack() as pods:
@@ -72,8 +72,8 @@ def kubelet(controlled: Cluster, nodes: dict[str, Node]) -> Iterator[Kubelet]:
         yield played[0]
         controlled.apps.delete_collection_namespaced_deployment("openfaas-fn", propagation_policy="Background")
         until(lambda: not controlled.core.list_namespaced_pod("openfaas-fn").items, "the pods to end")
-    for one in played:
-        one.stop()
+    for played_node in played:
+        played_node.stop()
     gone(controlled)
 
 
@@ -88,7 +88,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
     assert {body["node"], shadow["node"]} == set(nodes), "they are on two nodes"
     home, away = nodes[body["node"]], nodes[shadow["node"]]
     assert not pool_processes(home, SHADOW)
-    assert any(f"on {shadow['node']}" in one["reason"] for one in decisions(gateways, "a")), "a decision says so"
+    assert any(f"on {shadow['node']}" in decision["reason"] for decision in decisions(gateways, "a")), "a decision says so"
 
     # Killed, it costs no answer; and as the burst goes on, the Body gets another.
     await gateways.eventually(lambda: bool(pool_processes(away, SHADOW)), "no Shadow is on the other node")
@@ -113,6 +113,6 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
     assert still["id"] == shadow["id"] or gave_up(home, shadow["id"])
     callers.end()
     await running
-    wrong = {told: count for told, count in callers.answers.items() if told not in LABELS}
+    wrong = {answer: count for answer, count in callers.answers.items() if answer not in LABELS}
     assert set(wrong) <= {"broken off", "replica_lost"}, "what the killed gateway held, and nothing else"
     assert sum(wrong.values()) <= CALLERS

@@ -24,11 +24,11 @@ async def test_any_replica_answers_by_forwarding(gateways: Gateways) -> None:
     """Functions are deployed, changed, counted and scaled from zero through the one that does not lead."""
     b, a = gateways.processes["b"], gateways.processes["a"]
     await gateways.deploy("b")
-    for number, one in enumerate((a, b, a, b)):
-        answer = await asyncio.to_thread(one.call, "POST", "/function/echo", b"first %d" % number)
+    for number, gateway in enumerate((a, b, a, b)):
+        answer = await asyncio.to_thread(gateway.call, "POST", "/function/echo", b"first %d" % number)
         assert (answer.status, answer.data) == (200, b"first %d" % number)
     await gateways.eventually(
-        lambda: [one.status("echo")["invocationCount"] for one in (a, b)] == [4, 4], "what the owner has counted is not told"
+        lambda: [pod.status("echo")["invocationCount"] for pod in (a, b)] == [4, 4], "what the owner has counted is not told"
     )
     resting = {"com.openfaas.scale.min": "0", "com.openfaas.scale.zero": "true"}
     document = {"service": "cold", "image": "echo:1", "labels": resting, "annotations": {"gnomon/autoscaler": "kpa"}}
@@ -39,7 +39,7 @@ async def test_any_replica_answers_by_forwarding(gateways: Gateways) -> None:
     answer = await asyncio.to_thread(a.call, "POST", "/function/cold", b"wake up")
     assert (answer.status, answer.data) == (200, b"wake up"), "the owner has it, and the leader makes the instance"
     decisions = (await asyncio.to_thread(b.call, "GET", "/gnomon/functions/cold/decisions")).json()
-    assert any(action["action"] == "CreateBody" for one in decisions for action in one["actions"])
+    assert any(action["action"] == "CreateBody" for decision in decisions for action in decision["actions"])
     # One more, and one fewer, while requests flow: the one that is let go answers what it has.
     load = asyncio.create_task(some_calls(gateways, 200))
     for replicas in (3, 2):
@@ -60,7 +60,7 @@ async def test_any_replica_answers_by_forwarding(gateways: Gateways) -> None:
     gone = {"functionName": "echo", "namespace": "openfaas-fn"}
     assert (await asyncio.to_thread(b.call, "DELETE", "/system/functions", gone)).status == 202
     await gateways.eventually(
-        lambda: {one.call("POST", "/function/echo", b"").status for one in (a, b)} == {404}, "it is served still"
+        lambda: {gateway.call("POST", "/function/echo", b"").status for gateway in (a, b)} == {404}, "it is served still"
     )
 
 
@@ -156,4 +156,4 @@ async def test_all_are_replaced_one_after_the_other_and_no_request_fails(gateway
     assert callers.failed() == {}
     await gateways.eventually(lambda: gateways.leader() in ("c", "d"), "nobody leads")
     listed = await asyncio.to_thread(gateways.processes["d"].call, "GET", "/system/functions")
-    assert {one["name"] for one in json.loads(listed.data)} == set(FUNCTIONS)
+    assert {load["name"] for load in json.loads(listed.data)} == set(FUNCTIONS)

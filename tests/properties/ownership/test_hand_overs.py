@@ -91,7 +91,7 @@ class World:
         silent = {process.name for process in there if process.frozen}
         gone = {process.name for process in self.processes if not process.alive}
         gone |= set(sorted(silent)[: number % 2])
-        seen = [Sighting(one.name, f"http://{one.name}", one.leaving) for one in there if not one.frozen]
+        seen = [Sighting(replica.name, f"http://{replica.name}", replica.leaving) for replica in there if not replica.frozen]
         if (new := next_map(self.maps[-1] if self.maps else None, seen, gone)) is not None:
             assert new.epoch == len(self.maps) + 1
             self.maps.append(new)
@@ -148,11 +148,11 @@ class World:
         if place is Place.HERE and client.waiting.pop(request, None) is not None:
             self._dispatch(client, at, request, function, number)
         elif isinstance(place, Replica) and at is client:
-            other = next(one for one in self.processes if one.name == place.id)
+            other = next(process for process in self.processes if process.name == place.id)
             self.mail.append((other, partial(self._pass, client, other, request, function, number)))
 
     def _dispatch(self, client: Process, at: Process, request: int, function: str, number: int) -> None:
-        instance = [one for one in self.instances if one.function == function][number % 2]
+        instance = [instance for instance in self.instances if instance.function == function][number % 2]
         epoch = at.holdings.epoch
         if epoch < instance.epoch:
             client.waiting[request] = function
@@ -200,9 +200,9 @@ class World:
                     self.finish(number)
             for speaker in alive:
                 for hearer in alive:
-                    one, other = self._pick(speaker), self._pick(hearer)
-                    assert other is not None
-                    self._hear(other, one.holdings.map, one.holdings.status())
+                    first, second = self._pick(speaker), self._pick(hearer)
+                    assert second is not None
+                    self._hear(second, first.holdings.map, first.holdings.status())
             for number in alive:
                 self.go_on(number)
             while self.mail:
@@ -222,12 +222,12 @@ NAMES, WEIGHTS = zip(*(OFTEN | SELDOM).items(), strict=True)
 @given(st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_never_two_owners_and_every_request_has_one_answer(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     world = World()
     for number in range(3):
         world.join(number)
-    for name in chance.choices(NAMES, WEIGHTS, k=STEPS):
-        getattr(world, name)(chance.randrange(1 << 16))
+    for name in rng.choices(NAMES, WEIGHTS, k=STEPS):
+        getattr(world, name)(rng.randrange(1 << 16))
     world.settle()
     for request, answers in world.answers.items():
         assert answers == 1 or request in world.held_by_killed, f"request {request} has {answers} answers"

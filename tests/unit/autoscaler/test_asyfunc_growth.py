@@ -71,7 +71,7 @@ def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
         known = Knowledge(model, seen.settings, EITHER)
         larger = best_growth(known, EITHER, body("a"), 15.0, FreeCapacity([node(cores=1)]))
         assert larger.efficiency == pytest.approx(larger_eta)
-        chosen = next(one for one in known.pairings.ranked(1, 1) if one.pair.blocks == (0, 1) and one.batch == 4)
+        chosen = next(plan for plan in known.pairings.ranked(1, 1) if plan.pair.blocks == (0, 1) and plan.batch == 4)
         assert pair_efficiency(known, body("a"), chosen) == pytest.approx(11.25)
         assert whole_efficiency(known, body("a"), chosen.pair) == pytest.approx(11.25)
 
@@ -121,8 +121,8 @@ def test_the_weakest_help_ends_first() -> None:
         body("s-a", kind=InstanceKind.SHADOW, partner="a", pair=BOTH),
         body("b", 2),
     )
-    one = scaled(small_batches([25.0] * 4, *there, max_batch=8), EITHER, SERIAL, grown={"b": 1})
-    assert (one.resized, one.released) == ((Resize("b", 1),), ())
+    decision = scaled(small_batches([25.0] * 4, *there, max_batch=8), EITHER, SERIAL, grown={"b": 1})
+    assert (decision.resized, decision.released) == ((Resize("b", 1),), ())
     both = scaled(small_batches([20.0] * 4, *there, max_batch=8), EITHER, SERIAL, grown={"b": 1})
     assert (both.resized, both.released) == ((Resize("b", 1),), (DestroyShadow("s-a"),))
     assert "without 1 Shadow and 1 larger Body" in both.reason
@@ -172,7 +172,7 @@ def test_burst_cores_annotation_is_validated_and_sets_the_needed_capabilities() 
 
 
 def test_a_shadow_is_chosen_as_before_where_bodies_may_not_grow() -> None:
-    assert [type(one) for one in scaled(small_batches([15.0], body("a")), PRINTED).created] == [CreateShadow]
+    assert [type(action) for action in scaled(small_batches([15.0], body("a")), PRINTED).created] == [CreateShadow]
 
 
 # On one core 10 rps, on two 20, on four 40.
@@ -245,11 +245,11 @@ def test_a_body_does_not_grow_by_it() -> None:
 @pytest.mark.parametrize("free", [4, 1])
 def test_bodies_come_to_the_reserve_when_no_node_has_room_for_any(free: int) -> None:
     """The best size fits into n1's reserve at once; the room that n2 has, for a smaller one too, comes first."""
-    room = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
-    made = so_many_more(KNOWN, room, rate_rps=10.0, count=3, memory_bytes=0)
+    capacity = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
+    made = so_many_more(KNOWN, capacity, rate_rps=10.0, count=3, memory_bytes=0)
     assert made == [CreateBody(free, "n2"), CreateBody(4, "n1"), CreateBody(4, None)]
-    room = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
-    assert scale_out(KNOWN, PRINTED, room, rate_rps=999.0, rate_max_rps=0.0, memory_bytes=0) == made[:2]
+    capacity = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
+    assert scale_out(KNOWN, PRINTED, capacity, rate_rps=999.0, rate_max_rps=0.0, memory_bytes=0) == made[:2]
 
 
 def test_other_nodes_are_ordered_by_their_capacity_for_shadows() -> None:
@@ -258,11 +258,11 @@ def test_other_nodes_are_ordered_by_their_capacity_for_shadows() -> None:
 
 
 def test_a_body_leaves_of_the_reserve_what_it_does_not_need() -> None:
-    room = FreeCapacity([node(cores=1, reserve=2)])
-    room.take("n1", 2)
-    assert (room.cores("n1"), room.shadow_cores("n1")) == (0, 1)
-    room = FreeCapacity([node(cores=1, reserve=2)])
-    room.take_for_shadow("n1", 1)
-    assert (room.cores("n1"), room.shadow_cores("n1")) == (1, 2)
-    room.take_for_shadow("n1", 2)
-    assert (room.cores("n1"), room.shadow_cores("n1")) == (0, 0)
+    capacity = FreeCapacity([node(cores=1, reserve=2)])
+    capacity.take("n1", 2)
+    assert (capacity.cores("n1"), capacity.shadow_cores("n1")) == (0, 1)
+    capacity = FreeCapacity([node(cores=1, reserve=2)])
+    capacity.take_for_shadow("n1", 1)
+    assert (capacity.cores("n1"), capacity.shadow_cores("n1")) == (1, 2)
+    capacity.take_for_shadow("n1", 2)
+    assert (capacity.cores("n1"), capacity.shadow_cores("n1")) == (0, 0)

@@ -145,8 +145,8 @@ def test_a_body_whose_node_is_full_is_passed_over_and_not_the_end() -> None:
     """Line 3 breaks off at the first node without free cores."""
     seen = observed([40.0], body("a", node="full"), body("b"))
     known = Knowledge(PROFILE, seen.settings, DEFAULTS)
-    room = FreeCapacity([node("full", 0.5), node("n1", 1.0)])
-    found = Tick(known, DEFAULTS, seen, seen.live).scale(room)
+    capacity = FreeCapacity([node("full", 0.5), node("n1", 1.0)])
+    found = Tick(known, DEFAULTS, seen, seen.live).scale(capacity)
     assert [made.body for made in found.created] == ["b"]
 
 
@@ -454,9 +454,9 @@ def test_there_are_so_many_and_no_more(most: int) -> None:
     assert len(scaled_further([99.0], *there, most=most).created) == most - 2
 
 
-@pytest.mark.parametrize("room", [{"free": 0.5}, {"memory": 10}])
-def test_without_room_there_is_none(room: dict[str, int]) -> None:
-    found = scaled_further([99.0], *body_with("a", nth_shadow("s1", HALVED)), **room)  # type: ignore[arg-type]
+@pytest.mark.parametrize("capacity", [{"free": 0.5}, {"memory": 10}])
+def test_without_room_there_is_none(capacity: dict[str, int]) -> None:
+    found = scaled_further([99.0], *body_with("a", nth_shadow("s1", HALVED)), **capacity)  # type: ignore[arg-type]
     assert found.created == ()
     assert found.reason
 
@@ -545,7 +545,7 @@ def test_further_shadow_on_another_node_needs_a_price_and_a_node_that_connects_i
 
 def test_room_elsewhere_shrinks_with_each_further_shadow() -> None:
     nodes = [node("n1", 0), node("n2", 1), node("n3", 1)]
-    there = [one for name in "abc" for one in body_with(name, nth_shadow(f"s-{name}", HALVED))]
+    there = [instance for name in "abc" for instance in body_with(name, nth_shadow(f"s-{name}", HALVED))]
     options = Options(max_shadows=2, kappa=1.0, printed_kappa=True)
     found = look(observed([99.0], *there, nodes=nodes), options, *nodes, profile=PRICED)
     assert [(made.body, made.pair.node) for made in found.created] == [("a", "n2"), ("b", "n3")]

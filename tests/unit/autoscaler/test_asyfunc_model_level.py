@@ -45,7 +45,7 @@ def ended(bodies: list[Instance], rate_rps: float) -> list[str]:
     return [victim.id for victim in scale_in(KNOWN, OPTIONS, bodies, rates_rps, rate_rps)]
 
 
-def room(**cores: int) -> FreeCapacity:
+def capacity(**cores: int) -> FreeCapacity:
     return FreeCapacity([Node(name, 32, 10**12, free, 10**12) for name, free in cores.items()])
 
 
@@ -99,17 +99,17 @@ def test_the_sum_and_the_objective_move_in_opposite_directions() -> None:
 
 def test_bodies_are_created_on_the_roomiest_node_until_the_rate_is_met() -> None:
     # One Body of four cores sustains 32 rps. 60 rps / 0.8 = 75: two, and then n2 has room for two cores only, the next best.
-    made = scale_out(KNOWN, OPTIONS, room(n1=8, n2=3), rate_rps=60.0, rate_max_rps=0.0, memory_bytes=0)
+    made = scale_out(KNOWN, OPTIONS, capacity(n1=8, n2=3), rate_rps=60.0, rate_max_rps=0.0, memory_bytes=0)
     assert made == [CreateBody(4, "n1"), CreateBody(4, "n1"), CreateBody(2, "n2")]
 
 
 def test_existing_bodies_count_towards_the_need() -> None:
-    assert scale_out(KNOWN, OPTIONS, room(n1=8), rate_rps=6.4, rate_max_rps=8.0, memory_bytes=0) == []
-    assert len(scale_out(KNOWN, OPTIONS, room(n1=8), rate_rps=6.5, rate_max_rps=8.0, memory_bytes=0)) == 1
+    assert scale_out(KNOWN, OPTIONS, capacity(n1=8), rate_rps=6.4, rate_max_rps=8.0, memory_bytes=0) == []
+    assert len(scale_out(KNOWN, OPTIONS, capacity(n1=8), rate_rps=6.5, rate_max_rps=8.0, memory_bytes=0)) == 1
 
 
 def test_creation_ends_when_no_node_has_room() -> None:
-    assert scale_out(KNOWN, OPTIONS, room(n1=1), rate_rps=1000.0, rate_max_rps=0.0, memory_bytes=0) == [CreateBody(1, "n1")]
+    assert scale_out(KNOWN, OPTIONS, capacity(n1=1), rate_rps=1000.0, rate_max_rps=0.0, memory_bytes=0) == [CreateBody(1, "n1")]
     short = FreeCapacity([Node("n1", 32, 10**9, 32, 50)])
     assert scale_out(KNOWN, OPTIONS, short, rate_rps=10.0, rate_max_rps=0.0, memory_bytes=100) == []
 
@@ -117,12 +117,12 @@ def test_creation_ends_when_no_node_has_room() -> None:
 def test_an_objective_out_of_reach_still_gets_the_quickest_body() -> None:
     known = Knowledge(PROFILE, Settings(slo_s=0.01, max_batch=4), OPTIONS)
     assert [(each.cores, each.batch) for each in configurations(known, 10.0)] == [(4, 1)]
-    made = scale_out(known, OPTIONS, room(n1=8), rate_rps=30.0, rate_max_rps=0.0, memory_bytes=0)
+    made = scale_out(known, OPTIONS, capacity(n1=8), rate_rps=30.0, rate_max_rps=0.0, memory_bytes=0)
     assert made == [CreateBody(4, "n1"), CreateBody(4, "n1")]  # 20 rps each, late as they are
 
 
 def test_more_bodies_than_there_is_room_for_are_left_to_the_platform() -> None:
-    made = so_many_more(KNOWN, room(n1=5), rate_rps=10.0, count=3, memory_bytes=0)
+    made = so_many_more(KNOWN, capacity(n1=5), rate_rps=10.0, count=3, memory_bytes=0)
     assert made == [CreateBody(4, "n1"), CreateBody(1, "n1"), CreateBody(4, None)]
 
 
@@ -191,7 +191,9 @@ def test_a_long_burst_gets_its_second_body_out_of_the_shadow() -> None:
     assert kinds(line) == ["CreateBody", "CreateShadow", "PromoteShadow"]
     assert (line.live, line.shadows) == (2, [])
     assert shadow.id in line.instances
-    said = [decision.reason for _, decision in line.decisions if any(isinstance(one, PromoteShadow) for one in decision.actions)]
+    said = [
+        decision.reason for _, decision in line.decisions if any(isinstance(action, PromoteShadow) for action in decision.actions)
+    ]
     assert "above α = 0.8, 1 Shadow as Body, 0 more of 1 core" in said[0]
 
 
@@ -237,7 +239,7 @@ def test_a_promoted_shadow_that_dies_is_replaced() -> None:
     line.rps = 16.0
     while "PromoteShadow" not in kinds(line):
         line.play(0.5)
-    [rising] = [one for one in line.instances.values() if one.state is InstanceState.STARTING]
+    [rising] = [instance for instance in line.instances.values() if instance.state is InstanceState.STARTING]
     del line.instances[rising.id]
     for body in line.instances.values():
         line.instances[body.id] = replace(body, partner=None, pair=None)
@@ -260,7 +262,7 @@ def able(*instances: Instance, free_bytes: int = 10**12, max_cores: int = 1) -> 
     nodes = (Node("n1", 8, 10**12, 0.0, free_bytes),)
     seen = Observation(10.0, "f.ns", settings, instances, nodes, 0, 0, 0.0, 0.0, History(0.5, 10.0))
     options = Options(promotion=True)
-    return [one.id for one in promotable(Knowledge(HALVES, settings, options), options, seen, 10.0, 200 * MB)]
+    return [instance.id for instance in promotable(Knowledge(HALVES, settings, options), options, seen, 10.0, 200 * MB)]
 
 
 def test_promotion_requires_a_serving_body() -> None:
@@ -288,7 +290,7 @@ def test_the_rest_of_the_decision_sees_it_as_the_body_that_it_becomes() -> None:
         10.0, "f.ns", SETTINGS, (instance("a"), shadow("s", "a")), (), 0, 0, 0.0, 0.0, History(0.5, 10.0)
     )  # fmt: skip
     after = as_bodies(seen, ["s"])
-    assert ([one.id for one in after.live], after.shadows) == (["a", "s"], ())
+    assert ([instance.id for instance in after.live], after.shadows) == (["a", "s"], ())
     assert as_bodies(seen, []) is seen
 
 
@@ -303,7 +305,7 @@ def test_the_annotation_says_what_is_allowed() -> None:
 def test_bodies_out_of_shadows_hold_a_whole_model() -> None:
     line = timeline()
     play(line, 30, rps=16.0)
-    assert {one.memory_bytes for one in line.instances.values()} == {MEMORY_BYTES}
+    assert {instance.memory_bytes for instance in line.instances.values()} == {MEMORY_BYTES}
     actions: list[Action] = [action for _, decision in line.decisions for action in decision.actions]
     assert sum(isinstance(action, PromoteShadow) for action in actions) == 1
 

@@ -231,8 +231,8 @@ def test_state_survives_json_and_unknown_state_is_dropped() -> None:
     policy = scaling_policy("asyfunc", SETTINGS)
     load = line.fleet.load("echo.openfaas-fn")
     assert load is not None
-    asked = line.runner.due_call(line.now_s + 1.0, load)
-    assert policy.decide(asked.seen, PolicyState("od", 1, {"inner": 3})) == policy.decide(asked.seen, PolicyState())
+    call = line.runner.due_call(line.now_s + 1.0, load)
+    assert policy.decide(call.seen, PolicyState("od", 1, {"inner": 3})) == policy.decide(call.seen, PolicyState())
 
 
 def test_decisions_are_told_as_json() -> None:
@@ -240,8 +240,8 @@ def test_decisions_are_told_as_json() -> None:
 
     line = timeline()
     play(line, 2, rps=16.0)
-    told = [DecisionRecord(at, "asyfunc", each.desired, each.actions, each.reason).to_json() for at, each in line.decisions]
-    shadow = next(action for record in told for action in record["actions"] if action["action"] == "CreateShadow")  # type: ignore[union-attr, index, call-overload]
+    documents = [DecisionRecord(at, "asyfunc", each.desired, each.actions, each.reason).to_json() for at, each in line.decisions]
+    shadow = next(action for record in documents for action in record["actions"] if action["action"] == "CreateShadow")  # type: ignore[union-attr, index, call-overload]
     assert json.loads(json.dumps(shadow))["pair"]["shadow_cores"] == 1  # type: ignore[index, call-overload]
 
 
@@ -330,29 +330,29 @@ def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
 
 def no_other_cores(line: Timeline) -> list[int]:
     """The platform refuses a timeline's Bodies other cores from now on, a quota for example; those that were asked for."""
-    asked: list[int] = []
+    requested_cores: list[int] = []
 
     class Refusing(MemoryActuator):
         def resize(self, action: Resize) -> None:
             if action.cores != line.instances[action.id].cores:
-                asked.append(action.cores)
+                requested_cores.append(action.cores)
                 raise GnomonError(503, "kubernetes_denied", "exceeded quota: small", "Raise the quota.")
             super().resize(action)
 
     line.fleet.actuator = partial(Refusing, line.fleet)  # type: ignore[method-assign]
-    return asked
+    return requested_cores
 
 
 def test_a_body_that_is_refused_cores_gets_its_shadow_at_the_next_look() -> None:
     """It was remembered as one that grows for 30 s, in which a burst had no help at all."""
     line = growing_timeline(replace(GROWING, burst_cores="either", scale=ScaleSettings(min=1, max=1)))
-    asked = no_other_cores(line)
+    requested_cores = no_other_cores(line)
     play(line, 0.5, rps=16.0)
-    assert (asked, line.shadows) == ([2], [])
+    assert (requested_cores, line.shadows) == ([2], [])
     line.play(0.5)
-    assert (asked, len(line.shadows)) == ([2], 1)
+    assert (requested_cores, len(line.shadows)) == ([2], 1)
     line.play(ARRIVES_WITHIN_S)
-    assert (asked, len(line.shadows)) == ([2], 1), "nor is it asked for again while the Shadow is enough"
+    assert (requested_cores, len(line.shadows)) == ([2], 1), "nor is it asked for again while the Shadow is enough"
     play(line, ARRIVES_WITHIN_S, rps=6.0)
     assert line.shadows == []
     assert line.runner.state.values.get("grown") is None
@@ -442,8 +442,10 @@ def test_overdue_resize_is_withdrawn() -> None:
     kubelet = Kubelet(line, 1000.0)
     line.rps = 16.0
     kubelet.play(ARRIVES_WITHIN_S)
-    asked = [action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)]
-    assert set(asked) == {2}
+    requested_cores = [
+        action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)
+    ]
+    assert set(requested_cores) == {2}
     kubelet.play(1)
     again = [action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)]
     assert 1 in again

@@ -73,15 +73,15 @@ async def test_ten_requests_a_second_scale_up_and_silence_scales_down() -> None:
         function.rps = 0.0
         await stage.clock.advance(20)
         assert len(function.instances) == 1
-    told = stage.autoscaler.decisions(FUNCTION)
-    assert [record.desired for record in told] == [1, 2, 1]
-    assert isinstance(told[0].actions[0], DestroyBody)
-    assert told[1].actions == (CreateBody(1, "node-1"),)
-    assert told[1].at == EPOCH_S + 16  # 6 s until more than 5 a second are the mean of 10 s, and 5 s of alert
-    assert told[1].reason == "10.00 successes/s in 10 s, alert fires: 1 + 1 = 2, at most 2"
-    assert told[1].repeats > 10
-    assert told[1].last_at == told[0].at - 1
-    assert told[1].policy == "openfaas"
+    decisions = stage.autoscaler.decisions(FUNCTION)
+    assert [record.desired for record in decisions] == [1, 2, 1]
+    assert isinstance(decisions[0].actions[0], DestroyBody)
+    assert decisions[1].actions == (CreateBody(1, "node-1"),)
+    assert decisions[1].at == EPOCH_S + 16  # 6 s until more than 5 a second are the mean of 10 s, and 5 s of alert
+    assert decisions[1].reason == "10.00 successes/s in 10 s, alert fires: 1 + 1 = 2, at most 2"
+    assert decisions[1].repeats > 10
+    assert decisions[1].last_at == decisions[0].at - 1
+    assert decisions[1].policy == "openfaas"
 
 
 async def test_a_poke_wakes_a_function_without_waiting_for_the_next_tick() -> None:
@@ -155,9 +155,9 @@ async def test_instances_that_crash_as_they_start_are_tried_ever_more_rarely() -
     async with running(stage.autoscaler):
         await stage.clock.advance(60)
     assert fleet.tries == 7  # at 0, 0.5, 2, 4.5, 9, 17.5 and 34 s
-    told = [record.error for record in stage.autoscaler.decisions(FUNCTION) if record.error]
-    assert told[-1] == "2 starts failed in a row: new instances wait 1 s; the function's log says why"
-    assert len(told) == 6, "once each time, not each second"
+    errors = [record.error for record in stage.autoscaler.decisions(FUNCTION) if record.error]
+    assert errors[-1] == "2 starts failed in a row: new instances wait 1 s; the function's log says why"
+    assert len(errors) == 6, "once each time, not each second"
 
 
 async def test_a_function_that_cannot_be_observed_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -417,10 +417,10 @@ def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
     )
     runner = Runner(FUNCTION)
     runner.request(7)
-    asked = runner.due_call(0.0, before)
-    assert asked.seen.requested == 7
+    call = runner.due_call(0.0, before)
+    assert call.seen.requested == 7
     runner.sample(0.5, after)
-    assert runner.accept(asked, *asked.execute()).actions == ()
+    assert runner.accept(call, *call.execute()).actions == ()
     again = runner.due_call(0.5, after)
     assert again.seen.requested == 7
 
@@ -430,12 +430,12 @@ def test_failure_of_a_replaced_policy_is_not_attributed_to_its_successor() -> No
         return FunctionLoad(Settings(autoscaler=policy, scale=ScaleSettings(min=2)), LoadCounters(), (), ())
 
     runner = Runner(FUNCTION)
-    asked = runner.due_call(0.0, load("openfaas"))
-    assert asked is not None
+    call = runner.due_call(0.0, load("openfaas"))
+    assert call is not None
     next_one = runner.due_call(0.5, load("kpa"))
     assert next_one is not None
     for _ in range(3):
-        said = runner.fail("no answer within 1 s", asked).reason
+        said = runner.fail("no answer within 1 s", call).reason
     assert said == "openfaas decided by settings that have changed since; the decision is discarded"
     assert runner.policy_name == "kpa"
     assert runner.fail("no answer within 1 s", next_one).reason.startswith("kpa failed (1 of 3)")
@@ -457,7 +457,7 @@ class StampingFleet(MemoryFleet):
 
     def stamp_without_requests(self, function: str) -> object:
         load = super().load(function)
-        return load.settings, tuple((one.id, one.state) for one in load.instances)
+        return load.settings, tuple((instance.id, instance.state) for instance in load.instances)
 
     def counters(self, function: str) -> LoadCounters | None:
         load = super().load(function)

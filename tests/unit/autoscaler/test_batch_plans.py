@@ -101,7 +101,7 @@ def test_cheapest_size_is_chosen_if_it_saves_a_tenth_over_the_present_one(own: i
         memory: plan_for(counts, 1.0, replace(task, memory_mb=memory, service_s=row, other_sizes={}))
         for memory, row in rows.items()
     }
-    prices = {memory: _dollars(one.reason) for memory, one in alone.items() if "No plan" not in one.reason}
+    prices = {memory: _dollars(decision.reason) for memory, decision in alone.items() if "No plan" not in decision.reason}
     least = min(prices.values())
     stays = own in prices and least > 0.9 * prices[own]
     assert plan.size in ([own] if stays else [memory for memory, price in prices.items() if price == least])
@@ -121,8 +121,8 @@ def test_plan_takes_the_instances_it_needs_up_to_the_maximum() -> None:
 
 
 def test_a_plan_takes_less_than_a_decision_may() -> None:
-    chance = np.random.default_rng(1)
-    counts = tuple(float(count) for count in chance.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
+    rng = np.random.default_rng(1)
+    counts = tuple(float(count) for count in rng.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
     task = Task(0.5, 99.0, tuple(0.05 + 0.005 * size for size in range(32)), 1, 10**9, 0.5, 100)
     begun_s = time.process_time()
     assert plan_for(counts, 1.0, task).batch > 8
@@ -141,9 +141,9 @@ def timeline(*, queues: int = 2, rps: float = 40.0, highest: int = 20) -> Timeli
     return line
 
 
-def told(line: Timeline) -> SetBufferPlan:
+def last_buffer_plan(line: Timeline) -> SetBufferPlan:
     """The bounds of batches that were told last."""
-    return [one for _, decision in line.decisions for one in decision.actions if isinstance(one, SetBufferPlan)][-1]
+    return [action for _, decision in line.decisions for action in decision.actions if isinstance(action, SetBufferPlan)][-1]
 
 
 def planned(line: Timeline) -> tuple[object, object]:
@@ -157,20 +157,20 @@ def planned(line: Timeline) -> tuple[object, object]:
 def test_plan_for_several_queues_is_that_of_one_queue_with_its_share(queues: int) -> None:
     plan = plan_for(EVENLY, 1.0, replace(TASK, queues=queues))
     share = tuple(count / queues for count in EVENLY)
-    one = plan_for(share, 1.0, replace(TASK, max_instances=TASK.max_instances // queues))
-    assert (plan.batch, plan.timeout_s) == (one.batch, one.timeout_s)
-    assert plan.instances == queues * one.instances
+    single = plan_for(share, 1.0, replace(TASK, max_instances=TASK.max_instances // queues))
+    assert (plan.batch, plan.timeout_s) == (single.batch, single.timeout_s)
+    assert plan.instances == queues * single.instances
     assert plan.rate_rps == 48.0, "what is watched for changes are all arrivals"
     assert (
         plan.reason
-        == f"48.00 rps in 60 s, Poisson; {48 / queues:.2f} rps in each of {queues} queues: {one.reason.split(': ')[1]}"
+        == f"48.00 rps in 60 s, Poisson; {48 / queues:.2f} rps in each of {queues} queues: {single.reason.split(': ')[1]}"
     )
 
 
 def test_plan_for_several_queues_differs_from_one_queue() -> None:
-    one, two = (plan_for(EVENLY, 1.0, replace(TASK, queues=queues)) for queues in (1, 2))
-    assert (one.batch, one.timeout_s) != (two.batch, two.timeout_s)
-    assert "queues" not in one.reason
+    first, second = (plan_for(EVENLY, 1.0, replace(TASK, queues=queues)) for queues in (1, 2))
+    assert (first.batch, first.timeout_s) != (second.batch, second.timeout_s)
+    assert "queues" not in first.reason
 
 
 def test_each_queue_gets_its_share_of_the_maximum_and_at_least_one_instance() -> None:
@@ -215,12 +215,12 @@ def test_slots_are_those_of_all_queues_and_a_bound_on_them_is_said() -> None:
 def test_change_of_the_number_of_queues_is_planned_for_at_once() -> None:
     line = timeline(queues=1)
     line.play(100)
-    before, live = told(line), line.live
+    before, live = last_buffer_plan(line), line.live
     assert "queues" not in line.reason
     play(line, 1, queues=2)
     assert planned(line) == (101.0, 2)
     assert line.reason.startswith("40.00 rps in 101 s, Poisson; 20.00 rps in each of 2 queues: ")
-    assert told(line) != before
+    assert last_buffer_plan(line) != before
     assert line.live >= live
     assert line.live % 2 == 0
     line.play(50)
@@ -249,12 +249,12 @@ def test_another_number_of_queues_is_planned_for_as_soon_as_it_can_be() -> None:
 
 
 def test_a_change_of_the_rate_of_all_is_noticed_as_ever() -> None:
-    one, two = timeline(queues=1), timeline(queues=2)
-    for line in (one, two):
+    first, second = timeline(queues=1), timeline(queues=2)
+    for line in (first, second):
         line.play(700)
         play(line, 60, rps=60.0)
-    assert planned(one)[0] == planned(two)[0]
-    assert two.reason.startswith("60.00 rps in ")
+    assert planned(first)[0] == planned(second)[0]
+    assert second.reason.startswith("60.00 rps in ")
 
 
 def test_a_plan_of_before_there_were_several_queues_holds_for_one() -> None:
@@ -277,10 +277,10 @@ def test_two_queues_meet_the_objective_only_with_the_plan_for_two_queues() -> No
     With the plan for all arrivals in one queue batches leave when they are half full, and six instances do not carry so many.
     """
     slo_s, service_s = 0.25, tuple(0.1 + 0.01 * size for size in range(1, 9))
-    chance = np.random.default_rng(3)
-    times_s = markov_arrivals(Map.mmpp2((60.0, 180.0), (0.1, 0.1)), 30_000, chance)
+    rng = np.random.default_rng(3)
+    times_s = markov_arrivals(Map.mmpp2((60.0, 180.0), (0.1, 0.1)), 30_000, rng)
     counts = np.bincount(times_s.astype(int))[:-1].astype(float)
-    queue = chance.integers(0, 2, len(times_s))
+    queue = rng.integers(0, 2, len(times_s))
     halves = [times_s[queue == number] for number in (0, 1)]
     task = Task(slo_s, 95.0, service_s, 1, 10**9, slo_s, 40)
     for_one, for_two = (plan_for(counts, 1.0, replace(task, queues=queues)) for queues in (1, 2))
@@ -298,7 +298,7 @@ def percentile_95_s(queues: Sequence[npt.NDArray[np.float64]], plan: Planned, se
         sent_s = times_s[found.first] + found.wait_s[found.first]
         batches += zip(sent_s.tolist(), np.split(times_s, found.first[1:]), strict=True)
     free_s, latencies_s = [0.0] * plan.instances, []
-    for sent_s, members_s in sorted(batches, key=lambda one: one[0]):
+    for sent_s, members_s in sorted(batches, key=lambda batch: batch[0]):
         end_s = max(sent_s, free_s[0]) + service_s[len(members_s) - 1]
         heapq.heapreplace(free_s, end_s)
         latencies_s.append(end_s - members_s)

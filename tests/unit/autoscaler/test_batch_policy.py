@@ -60,7 +60,7 @@ def test_a_plan_holds_for_as_long_as_what_it_was_made_from() -> None:
         if planned_at_s(line) not in (None, *made):
             made.append(planned_at_s(line))
     assert made == [30.0, 60.0, 120.0, 240.0, 480.0]
-    changes = {(one.max_batch, one.max_wait_s) for one in buffers([decision for _, decision in line.decisions])}
+    changes = {(buffer.max_batch, buffer.max_wait_s) for buffer in buffers([decision for _, decision in line.decisions])}
     assert len(buffers([decision for _, decision in line.decisions])) == len(changes), "told where it changed only"
 
 

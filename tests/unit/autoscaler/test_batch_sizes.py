@@ -100,7 +100,7 @@ def test_resizing_on_a_full_node_frees_unneeded_instances_and_keeps_serving() ->
     fewest = 8
     for _ in range(60):
         line.play(1)
-        fewest = min(fewest, sum(one.state is InstanceState.READY for one in line.instances.values()))
+        fewest = min(fewest, sum(instance.state is InstanceState.READY for instance in line.instances.values()))
     assert fewest >= 1
     assert cores_of(line) in ({2}, {4})
     assert not line.errors, "nothing was asked for that had no room"
@@ -148,13 +148,13 @@ def test_a_platform_that_cannot_resize_keeps_functions_whose_cores_are_fixed() -
 
 def test_resizing_never_exceeds_free_cores_nor_ends_needed_instances() -> None:
     """Any instances on any nodes, any number and size wanted: no more cores than are free, and never fewer that serve."""
-    chance = random.Random(3)
+    rng = random.Random(3)
     for _ in range(400):
-        seen, count = anything(chance)
+        seen, count = anything(rng)
         actions = towards_size(count, seen)
-        ready = {one.id: one for one in seen.ready}
+        ready = {instance.id: instance for instance in seen.ready}
         free = {node.name: node.free_cores for node in seen.nodes}
-        known = {one.id: one for one in seen.live}
+        known = {instance.id: instance for instance in seen.live}
         for action in actions:
             if isinstance(action, Resize):
                 free[known[action.id].node] -= action.cores - known[action.id].given_cores
@@ -169,34 +169,34 @@ def test_resizing_never_exceeds_free_cores_nor_ends_needed_instances() -> None:
 
 
 def test_resizing_reaches_the_wanted_cores_from_any_state() -> None:
-    chance = random.Random(4)
+    rng = random.Random(4)
     for _ in range(60):
         line = timeline(nodes=(("a", 32), ("b", 32)))
-        for _ in range(chance.randint(1, 8)):
-            line.fleet.carry_out(FUNCTION, [CreateBody(chance.choice((1, 2, 4)), chance.choice(("a", "b")))])
-        cores, count = chance.choice((1, 2, 4)), chance.randint(1, 4)
+        for _ in range(rng.randint(1, 8)):
+            line.fleet.carry_out(FUNCTION, [CreateBody(rng.choice((1, 2, 4)), rng.choice(("a", "b")))])
+        cores, count = rng.choice((1, 2, 4)), rng.randint(1, 4)
         for _ in range(30):
             load = line.fleet.load(FUNCTION)
             seen = observation(load.instances, load.nodes, cores)
             line.fleet.carry_out(FUNCTION, towards_size(count, seen))
-        assert [one.cores for one in line.instances.values()] == [cores] * count
+        assert [instance.cores for instance in line.instances.values()] == [cores] * count
 
 
-def anything(chance: random.Random) -> tuple[Observation, int]:
+def anything(rng: random.Random) -> tuple[Observation, int]:
     """Some instances on three nodes, some starting or about to have other cores, and how many of another size are wanted."""
     names, free = ("a", "b", "c"), dict.fromkeys(("a", "b", "c"), 16.0)
     made = []
-    for number in range(chance.randint(0, 10)):
-        node, cores, coming = chance.choice(names), chance.choice((1, 2, 4)), chance.choice((None, None, 1, 2, 4))
-        state = chance.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING))
-        busy = chance.random() < 0.5
-        one = Instance(f"i-{number}", FUNCTION, 1, node, cores, 0, state, float(number), busy=busy, coming_cores=coming)
-        if free[node] >= one.given_cores:
-            free[node] -= one.given_cores
-            made.append(one)
-    taken = {name: chance.randint(0, int(free[name])) for name in names}
+    for number in range(rng.randint(0, 10)):
+        node, cores, coming = rng.choice(names), rng.choice((1, 2, 4)), rng.choice((None, None, 1, 2, 4))
+        state = rng.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING))
+        busy = rng.random() < 0.5
+        instance = Instance(f"i-{number}", FUNCTION, 1, node, cores, 0, state, float(number), busy=busy, coming_cores=coming)
+        if free[node] >= instance.given_cores:
+            free[node] -= instance.given_cores
+            made.append(instance)
+    taken = {name: rng.randint(0, int(free[name])) for name in names}
     nodes = tuple(Node(name, 16, 2**30, free[name] - taken[name], 2**30) for name in names)
-    return observation(tuple(made), nodes, chance.choice((1, 2, 4))), chance.randint(0, 8)
+    return observation(tuple(made), nodes, rng.choice((1, 2, 4))), rng.randint(0, 8)
 
 
 def observation(instances: tuple[Instance, ...], nodes: tuple[Node, ...], cores: int) -> Observation:
@@ -246,8 +246,8 @@ def test_with_large_batches_the_way_to_many_cores_takes_several_plans() -> None:
 
 
 def test_five_sizes_at_the_highest_load_are_planned_within_a_decision() -> None:
-    chance = np.random.default_rng(1)
-    counts = tuple(float(count) for count in chance.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
+    rng = np.random.default_rng(1)
+    counts = tuple(float(count) for count in rng.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
     rows = {cores: tuple((0.05 + 0.02 * size) / cores for size in range(1, 9)) for cores in (1, 2, 4, 8, 16)}
     task = Task(0.5, 99.0, rows[1], 1, 10**9, 0.5, 200, None, rows, 4000.0)
     took_s = []
@@ -340,11 +340,11 @@ def test_a_fixed_size_is_paid_by_the_call_too() -> None:
 def test_slots_of_the_new_memory_serve_before_old_ones_end() -> None:
     line = lambda_timeline(slo_s=0.25, start_s=3.0, rps=20.0)
     line.play(29)
-    wanted = sum(one.state is InstanceState.READY for one in line.instances.values())
+    wanted = sum(instance.state is InstanceState.READY for instance in line.instances.values())
     fewest, decisions = wanted, []
     for _ in range(40):
         decisions += line.play(0.5)
-        fewest = min(fewest, sum(one.state is InstanceState.READY for one in line.instances.values()))
+        fewest = min(fewest, sum(instance.state is InstanceState.READY for instance in line.instances.values()))
     chosen = line.live
     assert fewest >= min(wanted, chosen)
     assert sizes_of(line) == {3538}
@@ -357,7 +357,7 @@ def test_where_every_place_is_taken_one_after_the_other_makes_room() -> None:
     fewest = 6
     for _ in range(120):
         line.play(0.5)
-        fewest = min(fewest, sum(one.state is InstanceState.READY for one in line.instances.values()))
+        fewest = min(fewest, sum(instance.state is InstanceState.READY for instance in line.instances.values()))
     assert sizes_of(line) == {3538}
     assert fewest >= 4, "one makes room, and another may once the first new one serves"
     assert not line.errors, "nothing was asked for that had no place"
@@ -369,34 +369,34 @@ def test_the_chosen_size_is_kept_over_a_restart() -> None:
     assert line.runner.state.values["size"] == 3538
 
 
-def any_slots(chance: random.Random) -> tuple[Observation, int]:
+def any_slots(rng: random.Random) -> tuple[Observation, int]:
     """Some slots of any sizes, some of them starting, some places left, and how many of 3,538 MB are wanted."""
-    most = chance.randint(1, 8)
+    most = rng.randint(1, 8)
     made = [
         Instance(
-            f"i-{number}", FUNCTION, 1, "lambda", 1, chance.choice((1769, 3538, 3538)) * MEGABYTE,
-            chance.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING)), float(number),
-            busy=chance.random() < 0.5,
+            f"i-{number}", FUNCTION, 1, "lambda", 1, rng.choice((1769, 3538, 3538)) * MEGABYTE,
+            rng.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING)), float(number),
+            busy=rng.random() < 0.5,
         )
-        for number in range(chance.randint(0, most))
+        for number in range(rng.randint(0, most))
     ]  # fmt: skip
-    free = chance.randint(0, 4) * 10_240 * MEGABYTE
+    free = rng.randint(0, 4) * 10_240 * MEGABYTE
     node = Node("lambda", 1000, 2**40, 1000.0, free)
     settings = Settings(scale=ScaleSettings(max=most))
     seen = Observation(0.0, FUNCTION, settings, tuple(made), (node,), 0, 0, 0.0, 0.0, History(0.5, 0.0))
-    return seen, chance.randint(0, most)
+    return seen, rng.randint(0, most)
 
 
 def test_changing_memory_never_exceeds_the_places_nor_ends_needed_slots() -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     for _ in range(2000):
-        seen, count = any_slots(chance)
+        seen, count = any_slots(rng)
         actions = towards_memory(count, 3538, seen)
         ended = {action.id for action in actions if isinstance(action, DestroyBody)}
         created = sum(isinstance(action, CreateBody) for action in actions)
-        ready = {one.id for one in seen.ready}
-        others = any(one.memory_bytes != 3538 * MEGABYTE for one in seen.live)
-        assert ended <= {one.id for one in seen.live}
+        ready = {instance.id for instance in seen.ready}
+        others = any(instance.memory_bytes != 3538 * MEGABYTE for instance in seen.live)
+        assert ended <= {instance.id for instance in seen.live}
         assert len(ready - ended) >= min(len(ready), count) - (1 if not created else 0)
         if others:
             assert len(seen.live) - len(ended) + created <= max(seen.settings.scale.max, len(seen.live))
@@ -405,17 +405,17 @@ def test_changing_memory_never_exceeds_the_places_nor_ends_needed_slots() -> Non
 
 
 def test_changing_memory_reaches_the_wanted_size_from_any_state() -> None:
-    chance = random.Random(6)
+    rng = random.Random(6)
     for _ in range(100):
-        places = chance.randint(1, 8)
-        line = lambda_timeline(places=places, start_s=chance.choice((0.0, 2.0)))
+        places = rng.randint(1, 8)
+        line = lambda_timeline(places=places, start_s=rng.choice((0.0, 2.0)))
         line.instances.clear()
-        for _ in range(chance.randint(0, places)):
-            line.fleet.carry_out(FUNCTION, [CreateBody(1, None, chance.choice((885, 1769, 3538)))])
-        count = chance.randint(1, places)
+        for _ in range(rng.randint(0, places)):
+            line.fleet.carry_out(FUNCTION, [CreateBody(1, None, rng.choice((885, 1769, 3538)))])
+        count = rng.randint(1, places)
         for step in range(200):
             line.now_s = float(step)
             load = line.fleet.load(FUNCTION)
             seen = Observation(line.now_s, FUNCTION, load.settings, load.instances, load.nodes, 0, 0, 0.0, 0.0, History(0.5, 0.0))
             line.fleet.carry_out(FUNCTION, towards_memory(count, 3538, seen))
-        assert [one.memory_bytes // MEGABYTE for one in line.instances.values()] == [3538] * count
+        assert [instance.memory_bytes // MEGABYTE for instance in line.instances.values()] == [3538] * count

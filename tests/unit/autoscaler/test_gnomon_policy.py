@@ -107,7 +107,7 @@ def looked(counts: list[float], number: int = 2, now_s: float = 300.0, queued: i
     """So many ready Bodies, each of which answers ten requests a second, after these arrivals."""
     zeros = (0.0,) * len(counts)
     history = History(0.5, now_s, array("d", counts), zeros, zeros, zeros)
-    bodies = tuple(replace(READY, id=f"i{one}") for one in range(number))
+    bodies = tuple(replace(READY, id=f"i{index}") for index in range(number))
     return Observation(now_s, "f", SETTINGS, bodies, (), queued, 0, 0.0, now_s, history, latency_s=(0.1,))
 
 
@@ -330,7 +330,7 @@ def test_a_rule_is_within_the_bounds_keeps_the_objective_where_any_does_and_is_t
 @settings(max_examples=60, deadline=None)
 def test_more_arrivals_never_want_fewer_bodies(counts: list[float], factor: float, hold_s: float) -> None:
     more = [count + 3 for count in counts]
-    few, many = (wanted(window(one, 0.5, 0.9), ONE_AT_A_TIME, [factor], [hold_s]) for one in (counts, more))
+    few, many = (wanted(window(arrivals, 0.5, 0.9), ONE_AT_A_TIME, [factor], [hold_s]) for arrivals in (counts, more))
     assert (few <= many).all()
 
 

@@ -198,8 +198,8 @@ def served(load: Sequence[tuple[int, int, bool]]) -> Timeline:
     for rps, duration_s, waits in (*load, (5, 30, False)):
         for _ in range(duration_s):
             play(line, 1.0, rps=float(rps), queued=rps if waits else 0)
-            live = {one.id for one in line.instances.values() if one.kind is InstanceKind.BODY}
-            assert all(one.partner in live for one in line.shadows)
+            live = {instance.id for instance in line.instances.values() if instance.kind is InstanceKind.BODY}
+            assert all(shadow.partner in live for shadow in line.shadows)
             assert all(node.free_cores >= 0 for node in line.fleet.nodes())
     return line
 

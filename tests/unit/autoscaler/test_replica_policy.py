@@ -94,9 +94,9 @@ class Conversation:
         self.says.count = count
         instances = tuple(Instance(str(i), "f.ns", 1, "n", 1, 0, InstanceState.READY, 0.0) for i in range(live))
         seen = Observation(now_s, "f.ns", Settings(scale=self.scale), instances, (), 0, 0, 0.0, 0.0, History(0.5, now_s))
-        wish = self.wrap(self.says).desired_count(replace(seen, **changes), self.memory)
-        self.memory, self.reason = wish.memory, wish.reason
-        return wish.count
+        desired = self.wrap(self.says).desired_count(replace(seen, **changes), self.memory)
+        self.memory, self.reason = desired.memory, desired.reason
+        return desired.count
 
 
 WRAPPERS: dict[str, Callable[[ReplicaPolicy], ReplicaPolicy]] = {
@@ -143,8 +143,8 @@ def test_a_rise_is_followed_at_once_and_starts_the_wait_again() -> None:
 
 def test_going_down_takes_the_steps_that_were_wished_for() -> None:
     talk = Conversation(WRAPPERS["delay"])
-    wishes = {0: 5, 4: 3, 8: 1}
-    assert [talk.ask(at_s, count) for at_s, count in wishes.items()] == [5, 5, 5]
+    desired_counts = {0: 5, 4: 3, 8: 1}
+    assert [talk.ask(at_s, count) for at_s, count in desired_counts.items()] == [5, 5, 5]
     assert [talk.ask(at_s, 1) for at_s in (10, 14, 18)] == [3, 1, 1]
 
 

@@ -314,7 +314,7 @@ async def test_instances_seen_during_their_decision_have_not_failed() -> None:
             autoscaler.request("f.ns", wanted)
             await clock.advance(2.5)
             assert len(fleet.known["f.ns"].instances) == wanted
-    assert [one.error for one in autoscaler.decisions("f.ns", 50) if one.error] == []
+    assert [decision.error for decision in autoscaler.decisions("f.ns", 50) if decision.error] == []
 
 
 def test_instance_that_had_served_is_replaced_at_once() -> None:

@@ -308,7 +308,7 @@ def test_figures_report_every_cell_and_flag_those_that_follow_the_model(tmp_path
     kept = VisitJournal(tmp_path / "kept.jsonl", IDENTITY)
     for visit in grid.visits(2):
         later = 1.03 if visit.round == 1 else 1.0
-        kept.add(visit, Times(tuple(later * one for one in kept_times(*visit.cell).seconds), (0.1,) * 11))
+        kept.add(visit, Times(tuple(later * second for second in kept_times(*visit.cell).seconds), (0.1,) * 11))
     assert judged(grid, kept).mean < 1e-3
     assert judged(grid, kept, whole=None).mean > 0.003
     by_key = {figure.key: figure for figure in figures(grid, kept, 2, "m@1", "20 ms periods")}
@@ -324,7 +324,7 @@ def test_a_model_that_is_wrong_misses_the_goal(tmp_path: Path) -> None:
     for visit in grid.visits(1):
         times = kept_times(*visit.cell)
         factor = 1.0 if visit.cell in grid.trained else 1.1
-        kept.add(visit, Times(tuple(factor * one for one in times.seconds), times.core_s))
+        kept.add(visit, Times(tuple(factor * second for second in times.seconds), times.core_s))
     found = figures(grid, kept, 1, "m@1", "20 ms periods")[0]
     assert found.met == "missed"
     assert found.value == pytest.approx(0.1 / 1.1, rel=0.01)

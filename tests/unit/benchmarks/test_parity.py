@@ -33,7 +33,7 @@ def test_decisions_are_read_second_by_second_from_the_first_that_acted() -> None
 
 
 def test_live_and_simulated_documents_are_read_alike() -> None:
-    live_documents = [one | {"at": rfc3339(1_795_305_600.0 + one["at"])} for one in reversed(DOCUMENTS)]
+    live_documents = [document | {"at": rfc3339(1_795_305_600.0 + document["at"])} for document in reversed(DOCUMENTS)]
     assert decided_by_second(live_documents, 0.0, 5.0) == EXPECTED
 
 

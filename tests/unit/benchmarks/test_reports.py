@@ -58,25 +58,25 @@ def test_missing_measurement_names_the_command() -> None:
 
 
 def test_tables_keep_every_digit_in_files_and_show_four() -> None:
-    one = table("rates", "Rates", ("hour", "1/s", "note"), [(1, 52.123456789, None), (2, 0.1, "a, b")])
-    rows = list(csv.reader(io.StringIO(one.to_csv())))
+    rendered = table("rates", "Rates", ("hour", "1/s", "note"), [(1, 52.123456789, None), (2, 0.1, "a, b")])
+    rows = list(csv.reader(io.StringIO(rendered.to_csv())))
     assert rows == [["hour", "1/s", "note"], ["1", "52.123456789", ""], ["2", "0.1", "a, b"]]
-    assert one.to_json()["rows"][0] == {"hour": 1, "1/s": 52.123456789, "note": None}
-    assert "<td class='number'>52.12</td>" in one.to_html()
+    assert rendered.to_json()["rows"][0] == {"hour": 1, "1/s": 52.123456789, "note": None}
+    assert "<td class='number'>52.12</td>" in rendered.to_html()
     with pytest.raises(ValueError, match="does not fit"):
         table("rates", "Rates", ("hour",), [(1, 2)])
 
 
 def test_a_picture_alone_has_colours_and_in_a_page_the_pages() -> None:
-    one = picture("fig1", "A line.", drawn)
-    assert SERIES[0] in one.svg
-    assert SERIES[0] not in one.inlined()
-    assert "var(--series-1)" in one.inlined()
-    assert INK not in one.inlined()
-    identifiers = re.findall(r' id="([^"]*)"', one.inlined())
+    rendered = picture("fig1", "A line.", drawn)
+    assert SERIES[0] in rendered.svg
+    assert SERIES[0] not in rendered.inlined()
+    assert "var(--series-1)" in rendered.inlined()
+    assert INK not in rendered.inlined()
+    identifiers = re.findall(r' id="([^"]*)"', rendered.inlined())
     assert identifiers
     assert all(name.startswith("fig1-") for name in identifiers)
-    assert set(re.findall(r'(?:url\(|href=")#([^")]*)', one.inlined())) <= set(identifiers)
+    assert set(re.findall(r'(?:url\(|href=")#([^")]*)', rendered.inlined())) <= set(identifiers)
 
 
 def test_a_page_needs_nothing_beside_it_and_escapes_what_it_is_told(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_page_needs_nothing_beside_it_and_escapes_what_it_is_told(tmp_path: Pa
     assert "Figure 1: &lt;b&gt;" in text
     assert "a &lt; b" in text
     assert not re.search(r"<(script|link|img|iframe)\b", text)
-    beside = {name for name in re.findall(r"href=['\"]([^#'\"][^'\"]*)", text) if "w3.org" not in name}
-    assert beside
-    assert all((tmp_path / name).is_file() for name in beside)
+    links = {name for name in re.findall(r"href=['\"]([^#'\"][^'\"]*)", text) if "w3.org" not in name}
+    assert links
+    assert all((tmp_path / name).is_file() for name in links)
     document = json.loads((tmp_path / "report.json").read_bytes())
     assert document["claims"][0]["verdict"] == "reproduced"
     assert json.loads((tmp_path / "rates.json").read_bytes())["rows"] == [{"hour": 1, "1/s": 52.0}]
@@ -244,12 +244,12 @@ def test_the_documents_tables_are_those_of_the_published_results() -> None:
 
 
 def test_a_row_has_every_policy_that_was_simulated_beside_asyfunc() -> None:
-    told = (
+    expected = (
         "asyfunc- without layers 0.3, asyfunc- without adaptive 2.5e-3, k-lv 0.7, opt 0; 16 cores (b = 8 in 2 ms, η 20), 20 nodes"
     )
     found = rows(
         [
-            figure("private", "SLO violations", 0.25, told),
+            figure("private", "SLO violations", 0.25, expected),
             figure("shared", "SLO violations", 0.24),
             figure("private", "Bodies", 9),
         ]
@@ -265,8 +265,8 @@ def test_unsimulated_cell_is_a_dash() -> None:
 
 
 def test_tables_compare_serial_fractions_if_several_were_simulated() -> None:
-    told = "k-lv 0.7, od 2; 16 cores (b = 8 in 2 ms, η 20), 20 nodes"
-    usual, other = figure("private", "memory", 3.0, told), figure("private", "memory", 4.0, told, serial=10)
+    title = "k-lv 0.7, od 2; 16 cores (b = 8 in 2 ms, η 20), 20 nodes"
+    usual, other = figure("private", "memory", 3.0, title), figure("private", "memory", 4.0, title, serial=10)
     assert by_serial([usual], "memory") == {}
     found = by_serial([usual, other], "memory")["vgg16"]
     assert (found["asyfunc, 5%"], found["asyfunc, 10%"], found["od, 10%"]) == (3.0, 4.0, 2.0)
@@ -291,7 +291,7 @@ ROWS = {
 
 
 def comparison(where: str) -> Comparison:
-    return next(one for one in COMPARISONS if one.where == where)
+    return next(comparison for comparison in COMPARISONS if comparison.where == where)
 
 
 def test_mark_is_told_beside_what_lambda_costs() -> None:
@@ -306,10 +306,10 @@ def test_tuned_machines_are_told_with_what_they_cost() -> None:
     assert seen == "P95 140 ms beside BATCH's P95 700 ms, at 0.25 of the cost of vanilla Lambda, largest"
 
 
-@pytest.mark.parametrize("one", COMPARISONS, ids=lambda one: one.where)
-def test_finding_is_a_sentence_with_numbers(one: Comparison) -> None:
-    for demand in one.demands:
-        _, seen = one.holds(CASES[demand], ROWS)
+@pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda comparison: comparison.where)
+def test_finding_is_a_sentence_with_numbers(comparison: Comparison) -> None:
+    for demand in comparison.demands:
+        _, seen = comparison.holds(CASES[demand], ROWS)
         assert re.search(r"\d", seen)
         assert not re.search(r"(\s|,|\bat|\bits|\bof)$", seen), seen
         assert ";" not in seen, "it parts the cases"

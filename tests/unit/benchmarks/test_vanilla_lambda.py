@@ -30,9 +30,11 @@ def test_a_request_takes_what_a_batch_of_one_takes_and_pays_for_its_call() -> No
 
 
 def test_the_docstrings_figures() -> None:
-    one, two = (unbatched_plan(size(memory_mb, seconds), PRICE, 95.0) for memory_mb, seconds in ((1769, 0.109), (3538, 0.055)))
-    assert round(one.usd_per_request * 1e6, 2) == 3.34
-    assert round(two.usd_per_request * 1e6, 2) == 3.37
+    first, second = (
+        unbatched_plan(size(memory_mb, seconds), PRICE, 95.0) for memory_mb, seconds in ((1769, 0.109), (3538, 0.055))
+    )
+    assert round(first.usd_per_request * 1e6, 2) == 3.34
+    assert round(second.usd_per_request * 1e6, 2) == 3.37
 
 
 def test_the_largest_is_the_largest_memory_wherever_it_stands() -> None:

@@ -168,7 +168,7 @@ def test_a_rule_lets_in_whom_it_names_at_its_ports(rule: dict[str, Any], let_in:
 
 
 @pytest.mark.parametrize(
-    ("peer_of_ours", "beside", "let_in"),
+    ("peer_of_ours", "same_namespace", "let_in"),
     [
         ({"podSelector": {"matchLabels": {"app": "class"}}}, True, True),
         ({"podSelector": {"matchLabels": {"app": "other"}}}, True, False),
@@ -180,10 +180,12 @@ def test_a_rule_lets_in_whom_it_names_at_its_ports(rule: dict[str, Any], let_in:
 )
 def test_a_peer_without_a_namespace_is_of_the_policys_own(
     peer_of_ours: dict[str, Any],
-    beside: bool,  # noqa: FBT001 - as below
+    same_namespace: bool,  # noqa: FBT001 - as below
     let_in: bool,  # noqa: FBT001 - a table's columns
 ) -> None:
-    assert rule_allows({"from": [peer_of_ours]}, PodPort(8080), ClientPod(SERVING, CLASS, same_namespace=beside)) is let_in
+    assert (
+        rule_allows({"from": [peer_of_ours]}, PodPort(8080), ClientPod(SERVING, CLASS, same_namespace=same_namespace)) is let_in
+    )
 
 
 RULE = {"from": [{"namespaceSelector": {}}]}
@@ -246,7 +248,7 @@ def test_where_no_agent_is_known_it_is_said_that_it_is_not_known() -> None:
 
 def test_k3s_enforces_them_itself_unless_it_was_told_not_to() -> None:
     assert enforced([], [K3S])[0] is Level.OK
-    told = node("v1.35.4+k3s1", **{"k3s.io/node-args": '["server","--disable-network-policy"]'})
-    assert enforced([], [K3S, told])[0] is Level.WARN
+    disabled = node("v1.35.4+k3s1", **{"k3s.io/node-args": '["server","--disable-network-policy"]'})
+    assert enforced([], [K3S, disabled])[0] is Level.WARN
     assert enforced([], [K3S, PLAIN])[0] is Level.WARN
     assert enforced([], [])[0] is Level.WARN

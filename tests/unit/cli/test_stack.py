@@ -34,7 +34,7 @@ def test_switches_as_yaml_ever_wrote_them(text: str, meant: bool) -> None:  # no
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("version: 2.0\nprovider: {name: openfaas}", "stack.yml:1: version is '2.0'. The only one is 1.0."),
         ("version: 1.0\nprovider:\n  name: faas", "stack.yml:3: provider.name is 'faas'. It must be openfaas"),
@@ -59,10 +59,10 @@ def test_switches_as_yaml_ever_wrote_them(text: str, meant: bool) -> None:  # no
         ("", "stack.yml: provider.name is ''."),
     ],
 )
-def test_an_error_names_the_line_and_says_what_to_write(text: str, told: str) -> None:
+def test_an_error_names_the_line_and_says_what_to_write(text: str, message: str) -> None:
     with pytest.raises(CommandFailed) as error:
         parse_stack(text, "stack.yml", {})
-    assert error.value.message.startswith(told)
+    assert error.value.message.startswith(message)
 
 
 def test_a_file_that_is_not_there() -> None:

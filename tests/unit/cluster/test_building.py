@@ -109,7 +109,7 @@ def test_knatives_objects_get_our_images_and_leave_room_for_functions() -> None:
 
 def test_a_disk_without_room_is_a_reason_to_skip(tmp_path: Path) -> None:
     with pytest.raises(CannotBeHad, match="GB of disk are needed"):
-        requirements.room(tmp_path / "not" / "there", 1e9)
+        requirements.check_disk_space(tmp_path / "not" / "there", 1e9)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_each_archive_is_told_with_its_size(tmp_path: Path) -> None:
     for name, size in (("gnomon-a.tar", 1_600_000), ("gnomon-b.tar", 400_000_000)):
         with (tmp_path / name).open("wb") as archive:
             archive.truncate(size)
-    told = sizes([tmp_path / "gnomon-a.tar", tmp_path / "gnomon-b.tar"])
-    assert [line.rpartition(": ")[2] for line in told.splitlines()] == ["2 MB", "400 MB"]
+    lines = sizes([tmp_path / "gnomon-a.tar", tmp_path / "gnomon-b.tar"])
+    assert [line.rpartition(": ")[2] for line in lines.splitlines()] == ["2 MB", "400 MB"]
 
 
 @pytest.mark.parametrize("name", ["gateway", "coordinator"])

@@ -28,25 +28,25 @@ def virtual_hosts(*ingresses: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_split_carries_its_revisions_name_and_its_share() -> None:
     [host] = virtual_hosts(ingress({"splits": [split(percent=90), split("f-00002", 10)]}))
     clusters = host["routes"][-1]["route"]["weighted_clusters"]["clusters"]
-    assert [(one["name"], one["weight"]) for one in clusters] == [("users.f-00001.80", 90), ("users.f-00002.80", 10)]
-    headers = {one["header"]["key"]: one["header"]["value"] for one in clusters[1]["request_headers_to_add"]}
+    assert [(cluster["name"], cluster["weight"]) for cluster in clusters] == [("users.f-00001.80", 90), ("users.f-00002.80", 10)]
+    headers = {row["header"]["key"]: row["header"]["value"] for row in clusters[1]["request_headers_to_add"]}
     assert headers == {**NAMES, "Knative-Serving-Revision": "f-00002"}
 
 
 def test_a_probe_gets_the_hash_of_the_ingress_and_comes_before_its_path() -> None:
     made = ingress({"splits": [split()]})
     probed, plain = virtual_hosts(made)[0]["routes"]
-    assert [one["name"] for one in probed["match"]["headers"]] == ["K-Network-Hash"]
+    assert [header["name"] for header in probed["match"]["headers"]] == ["K-Network-Hash"]
     added = probed["route"]["weighted_clusters"]["clusters"][0]["request_headers_to_add"]
-    assert ("K-Network-Hash", envoy.hash_of(made)) in [(one["header"]["key"], one["header"]["value"]) for one in added]
+    assert ("K-Network-Hash", envoy.hash_of(made)) in [(row["header"]["key"], row["header"]["value"]) for row in added]
     assert plain["match"]["headers"] == []
 
 
 def test_longer_paths_and_those_with_headers_come_first() -> None:
     tag = {"headers": {"Knative-Serving-Tag": {"exact": "blue"}}}
     hosts = virtual_hosts(ingress({"splits": [split()]}, {"splits": [split()], **tag}, {"splits": [split()], "path": "/v1"}))
-    plain = [one["match"] for one in hosts[0]["routes"][1::2]]
-    assert [(one["prefix"], len(one["headers"])) for one in plain] == [("/v1", 0), ("/", 1), ("/", 0)]
+    plain = [route["match"] for route in hosts[0]["routes"][1::2]]
+    assert [(row["prefix"], len(row["headers"])) for row in plain] == [("/v1", 0), ("/", 1), ("/", 0)]
 
 
 def test_a_host_that_two_have_is_the_firsts() -> None:
@@ -54,7 +54,7 @@ def test_a_host_that_two_have_is_the_firsts() -> None:
     twice = virtual_hosts(
         ingress({"splits": [split()]}), ingress({"splits": [split("g-00001")]}, hosts=("f.users.example.com", "g"))
     )
-    assert [one["domains"] for one in twice] == [["f.users.example.com", "f.users.example.com:*"], ["g", "g:*"]]
+    assert [row["domains"] for row in twice] == [["f.users.example.com", "f.users.example.com:*"], ["g", "g:*"]]
 
 
 def test_endpoints_are_the_ready_addresses_at_the_named_port() -> None:
@@ -66,5 +66,5 @@ def test_endpoints_are_the_ready_addresses_at_the_named_port() -> None:
         }
     ]
     [resource] = envoy.endpoints("users.f-00001.80", slices, "http")["resources"]
-    places = [one["endpoint"]["address"]["socket_address"] for one in resource["endpoints"][0]["lb_endpoints"]]
+    places = [lb_endpoint["endpoint"]["address"]["socket_address"] for lb_endpoint in resource["endpoints"][0]["lb_endpoints"]]
     assert places == [{"address": "10.0.0.1", "port_value": 8012}, {"address": "10.0.0.2", "port_value": 8012}]

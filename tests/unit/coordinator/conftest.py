@@ -86,34 +86,36 @@ class FakeNode:
             self.done += effects
 
     def sent(self, instance_id: str) -> list[str]:
-        return [str(one.message["do"]) for one in self.done if isinstance(one, Send) and one.id == instance_id]
+        return [str(event.message["do"]) for event in self.done if isinstance(event, Send) and event.id == instance_id]
 
     def last_sent(self, instance_id: str) -> dict[str, Any]:
-        return dict([one for one in self.done if isinstance(one, Send) and one.id == instance_id][-1].message)
+        return dict([instance for instance in self.done if isinstance(instance, Send) and instance.id == instance_id][-1].message)
 
     def events(self) -> list[str]:
-        return [str(one.message["event"]) for one in self.done if isinstance(one, Notify)]
+        return [str(event.message["event"]) for event in self.done if isinstance(event, Notify)]
 
     def last_event(self, event: str) -> dict[str, Any]:
-        return dict([one for one in self.done if isinstance(one, Notify) and one.message["event"] == event][-1].message)
+        return dict(
+            [effect for effect in self.done if isinstance(effect, Notify) and effect.message["event"] == event][-1].message
+        )
 
     def forks(self) -> list[str]:
-        return [one.id for one in self.done if isinstance(one, Fork)]
+        return [instance.id for instance in self.done if isinstance(instance, Fork)]
 
     def errors(self) -> list[str]:
-        return [one.text for one in self.done if isinstance(one, LogError)]
+        return [effect.text for effect in self.done if isinstance(effect, LogError)]
 
     def killed(self) -> list[str]:
-        return [one.id for one in self.done if isinstance(one, Kill)]
+        return [instance.id for instance in self.done if isinstance(instance, Kill)]
 
     def closed(self) -> list[str]:
-        return [one.id for one in self.done if isinstance(one, Close)]
+        return [instance.id for instance in self.done if isinstance(instance, Close)]
 
     def assigned(self) -> list[tuple[str, str]]:
-        return [(one.container, one.shadow) for one in self.done if isinstance(one, Assign)]
+        return [(effect.container, effect.shadow) for effect in self.done if isinstance(effect, Assign)]
 
     def connected(self) -> list[Connect]:
-        return [one for one in self.done if isinstance(one, Connect)]
+        return [effect for effect in self.done if isinstance(effect, Connect)]
 
     def paired(self, request: Task | None = None) -> None:
         """A Body and its Shadow at work, from a container in the pool. The Body may have others."""

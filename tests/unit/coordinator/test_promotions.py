@@ -58,7 +58,9 @@ def test_promotion_loads_then_unpairs_then_serves(node: FakeNode) -> None:
     node.paired()
     descriptors = promote(node)
     assert node.last_sent("s1") == {"do": "promote", "shadow": "s1"}
-    assert [one.descriptors for one in node.done if isinstance(one, Send) and one.message["do"] == "promote"] == [descriptors]
+    assert [event.descriptors for event in node.done if isinstance(event, Send) and event.message["do"] == "promote"] == [
+        descriptors
+    ]
     assert (status(node, "b1"), status(node, "s1"), descriptors.open) == (Status.PAIRED, Status.PAIRED, True)
     assert "unpair" not in node.sent("b1"), "the Body has not noticed anything"
     complete(node)

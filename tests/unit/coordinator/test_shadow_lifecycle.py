@@ -170,7 +170,7 @@ def test_the_end_of_one_shadow_leaves_the_other_at_work(node: FakeNode, task: Ma
     node.gone("s1")
     assert node.state.table.get("b1").partners == ("s2",)
     assert node.status("b1") is node.status("s2") is Status.PAIRED
-    assert [one for one in node.events() if one in ("ending", "unpaired")] == ["ending", "unpaired"]
+    assert [event for event in node.events() if event in ("ending", "unpaired")] == ["ending", "unpaired"]
 
 
 def test_report_of_a_body_concerns_the_named_shadow(node: FakeNode, task: MakeTask) -> None:
@@ -321,7 +321,9 @@ def test_a_change_during_a_change_comes_after_it(node: FakeNode) -> None:
         node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
     assert node.state.table.get("s1").blocks == (4,)
     assert [
-        told["blocks"] for told in (one.message for one in node.done if hasattr(one, "message")) if told.get("event") == "paired"
+        message["blocks"]
+        for message in (event.message for event in node.done if hasattr(event, "message"))
+        if message.get("event") == "paired"
     ] == [
         [1, 2],
         [2, 3],

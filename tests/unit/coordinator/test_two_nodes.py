@@ -27,13 +27,13 @@ def loaded(node: FakeNode, request: Task) -> None:
 
 def comes(node: FakeNode, shadow: str = "s1") -> list[Send]:
     """The message to a Shadow whose Body has connected."""
-    told = len(node.done)
+    before = len(node.done)
     connection = os.open(os.devnull, os.O_RDONLY)
     descriptors = Descriptors((connection,))
     node.state.remote_body_connected(shadow, descriptors)
     node._execute_effects()
     descriptors.close()
-    return [one for one in node.done[told:] if isinstance(one, Send)]
+    return [effect for effect in node.done[before:] if isinstance(effect, Send)]
 
 
 def test_a_shadow_is_made_without_a_body_and_gets_its_connection(node: FakeNode, task: MakeTask) -> None:
@@ -54,7 +54,7 @@ def test_a_shadow_is_made_without_a_body_and_gets_its_connection(node: FakeNode,
     node.wait(3600)
     assert "ending" not in node.events()
     # The same Body again, over another connection.
-    assert [one.message["do"] for one in comes(node)] == ["join"]
+    assert [come.message["do"] for come in comes(node)] == ["join"]
 
 
 def test_connection_to_a_shadow_of_this_node_is_not_passed_on(node: FakeNode, task: MakeTask) -> None:
@@ -125,7 +125,7 @@ def test_shadow_whose_body_left_before_the_request_waits_for_it(next_node: FakeN
     node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
     node.say("s1", say="unpaired", shadow="s1", reason="the Body has gone")
     node.create(task(body="uid-elsewhere", afar=True), descriptors=False)
-    assert [one.message["do"] for one in comes(node)] == ["join"]
+    assert [come.message["do"] for come in comes(node)] == ["join"]
     node.wait(61)
     assert "60 s for its Body" in node.last_event("ending")["reason"]
 
@@ -143,8 +143,8 @@ def met(node: FakeNode, request: Task) -> None:
 def test_a_body_is_told_the_way_and_nothing_is_made_here(node: FakeNode, task: MakeTask) -> None:
     node.body()
     node.create(task(way=WAY), descriptors=False)
-    told = node.last_sent("b1")
-    assert (told["do"], told["url"], told["token"], told["blocks"]) == ("pair", WAY.url, WAY.token, (1, 2))
+    message = node.last_sent("b1")
+    assert (message["do"], message["url"], message["token"], message["blocks"]) == ("pair", WAY.url, WAY.token, (1, 2))
     assert (node.forks(), node.connected(), node.assigned(), node.sent("s1")) == ([], [], [], [])
     assert node.status("b1") is Status.PAIRING
     node.say("b1", say="paired", shadow="s1")

@@ -63,7 +63,7 @@ async def test_metrics_need_no_token(tmp_path: Path) -> None:
             assert (answer.status, answer.content_type) == (200, "text/plain")
             text = await answer.text()
     read = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    assert {(one.name, *one.labels.values()): one.value for one in read} == {
+    assert {(sample.name, *sample.labels.values()): sample.value for sample in read} == {
         ("gnomon_node_pool_ready",): 1,
         ("gnomon_node_containers",): 1,
         ("gnomon_node_cpus",): 8,

@@ -119,8 +119,8 @@ async def test_silent_connections_keep_no_body_out(shadow: OneShadow) -> None:
     assert await idle[0][0].read() == b""
     _, writer = await shadow.visitor(*WHOLE)
     await until(lambda: shadow.connections, "it does not get through")
-    for _, one in [*idle, (None, writer)]:
-        one.close()
+    for _, connection in [*idle, (None, writer)]:
+        connection.close()
 
 
 async def test_number_of_waiting_connections_is_bounded(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +128,8 @@ async def test_number_of_waiting_connections_is_bounded(shadow: OneShadow, monke
     # All of them are there before the first one is met.
     crowd = [socket.create_connection(("127.0.0.1", shadow.door.port)) for _ in range(pair_listener.MAX_WAITING + 50)]
     await until(lambda: waiting(crowd) <= pair_listener.MAX_WAITING, "too many are waited for")
-    for one in crowd:
-        one.close()
+    for writer in crowd:
+        writer.close()
 
 
 async def test_accept_is_retried_after_a_lack_of_descriptors(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +154,10 @@ async def test_accept_is_retried_after_a_lack_of_descriptors(shadow: OneShadow, 
 def waiting(crowd: list[socket.socket]) -> int:
     """How many of them were not hung up on."""
     left = 0
-    for one in crowd:
-        one.setblocking(False)  # noqa: FBT003 - the signature is socket's
+    for writer in crowd:
+        writer.setblocking(False)  # noqa: FBT003 - the signature is socket's
         try:
-            left += bool(one.recv(1))
+            left += bool(writer.recv(1))
         except BlockingIOError:
             left += 1
         except ConnectionResetError:

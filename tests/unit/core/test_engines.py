@@ -67,7 +67,9 @@ ALL_FILES = FILES | {"model-int8.onnx": Path("/objects/model-int8.onnx")}
 
 
 def precise(**changes: EngineResult) -> EngineReport:
-    engines = {"onnxruntime": ACCURATE, "onnxruntime-int8": INT8} | {name.replace("_", "-"): one for name, one in changes.items()}
+    engines = {"onnxruntime": ACCURATE, "onnxruntime-int8": INT8} | {
+        name.replace("_", "-"): change for name, change in changes.items()
+    }
     return EngineReport(replace(PROGRAM_RESULT, accuracy=0.97), engines, "a machine", samples="64 crops", validation="ab")
 
 
@@ -148,13 +150,13 @@ def test_graph_whose_pieces_answer_otherwise_has_none() -> None:
 
 def test_report_on_precisions_is_the_same_after_json() -> None:
     slow = replace(INT8, reason="it takes 1.2 of the time", pieces_error=0.01)
-    one = precise(onnxruntime_int8=slow, openvino_bf16=EngineResult("this CPU has no bf16 arithmetic"))
-    assert EngineReport.from_json(one.to_json()) == one
+    engine_report = precise(onnxruntime_int8=slow, openvino_bf16=EngineResult("this CPU has no bf16 arithmetic"))
+    assert EngineReport.from_json(engine_report.to_json()) == engine_report
 
 
 def test_report_is_the_same_after_json() -> None:
-    one = report(openvino=OPENVINO, onnxruntime=EngineResult("cannot be converted", 0.5))
-    assert EngineReport.from_json(one.to_json()) == one
+    engine_report = report(openvino=OPENVINO, onnxruntime=EngineResult("cannot be converted", 0.5))
+    assert EngineReport.from_json(engine_report.to_json()) == engine_report
     for broken in (
         {},
         {"format": "other"},

@@ -50,8 +50,8 @@ def chain() -> Layers:
 def profile(per_sample_s: tuple[float, ...] = (0.001, 0.004, 0.004, 0.001), fixed_s: float = 0.0) -> ModelProfile:
     """Blocks whose time grows in proportion to the batch, half as long on two cores."""
     tables = tuple(
-        LatencyTable({cores: {1: (fixed_s + one) / cores, 8: (fixed_s + 8 * one) / cores} for cores in (1, 2)})
-        for one in per_sample_s
+        LatencyTable({cores: {1: (fixed_s + value) / cores, 8: (fixed_s + 8 * value) / cores} for cores in (1, 2)})
+        for value in per_sample_s
     )
     whole = LatencyTable({cores: {b: sum(t.at(cores, b) or 0.0 for t in tables) for b in range(1, 9)} for cores in (1, 2)})
     loading = {"shared": Loading(0.001, 0.0), "private": Loading(0.001, 1e-9)}

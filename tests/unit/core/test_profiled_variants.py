@@ -27,7 +27,7 @@ def test_quiet_measurements_are_a_variant_for_each_largest_batch(tmp_path: Path)
     assert (small.latency_s, large.latency_s) == ({1: 0.01}, {1: 0.01, 4: 0.02})
     assert (small.saturation_rps, large.saturation_rps) == (pytest.approx(100.0), 190.0)
     assert (large.architecture, large.precision, large.cores, large.accuracy, large.cost_per_s) == ("net", "int8", 2, 0.9, 2.0)
-    assert [one.engine for one in profiled_variants(path, disturbed=True)] == ["openvino", "openvino", "program"]
+    assert [variant.engine for variant in profiled_variants(path, disturbed=True)] == ["openvino", "openvino", "program"]
 
 
 @pytest.mark.parametrize(

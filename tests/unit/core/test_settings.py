@@ -55,7 +55,9 @@ def test_a_setting_has_a_row_of_its_own_with_its_default(setting: Setting) -> No
         assert setting.read(text) == pytest.approx(getattr(usual(setting), setting.field))
 
 
-@pytest.mark.parametrize("setting", [one for one in ALL if BOUNDS.search(one.allowed)], ids=lambda setting: setting.key)
+@pytest.mark.parametrize(
+    "setting", [setting_row for setting_row in ALL if BOUNDS.search(setting_row.allowed)], ids=lambda setting: setting.key
+)
 def test_settings_page_states_the_real_bounds(setting: Setting) -> None:
     found = BOUNDS.search(setting.allowed)
     assert found

@@ -51,7 +51,7 @@ async def test_refusal_in_a_background_task_is_logged_without_traceback(caplog: 
     background = Background()
     background.begin(fails(REFUSAL))
     await background.settled()
-    logged = [(one.levelname, one.getMessage(), one.exc_info) for one in caplog.records]
+    logged = [(record.levelname, record.getMessage(), record.exc_info) for record in caplog.records]
     assert logged == [("WARNING", f"a background task has failed: {REFUSAL}", None)]
 
 
@@ -349,12 +349,12 @@ async def test_a_coordinator_that_counts_to_infinity_is_left_out_and_heard_on() 
     def supervisor(_message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         theirs.extend(socket.socket(fileno=descriptor) for descriptor in descriptors)
 
-    def heard(event: Mapping[str, Any]) -> None:
+    def on_event(event: Mapping[str, Any]) -> None:
         found.put_nowait(int(event["containers"]))
 
     raised: list[Mapping[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    client = CoordinatorClient(supervisor, heard, {})
+    client = CoordinatorClient(supervisor, on_event, {})
     [coordinator] = theirs
     try:
         for containers in (float("inf"), float("nan"), 3):

@@ -84,7 +84,7 @@ def test_keys_of_other_tools_pass(key: str) -> None:
 
 
 def test_every_known_key_passes() -> None:
-    refuse_misspelt({one.key: "x" for one in SCALE_TABLE}, {one.key: "x" for one in TABLE})
+    refuse_misspelt({setting.key: "x" for setting in SCALE_TABLE}, {setting.key: "x" for setting in TABLE})
 
 
 def test_an_unknown_gnomon_annotation_names_the_nearest_known_one() -> None:

@@ -96,7 +96,7 @@ def test_every_type_arrives(both: tuple[SharedBuffer, SharedBuffer]) -> None:
 
     tensors = [torch.tensor([[0, 1, 2], [3, 4, 5]]).to(TORCH_DTYPES[name]) for name in DATATYPES]
     arrived = through(both, tensors)
-    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(arrived, tensors, strict=True))
+    assert all(torch.equal(first, second) and first.dtype == second.dtype for first, second in zip(arrived, tensors, strict=True))
 
 
 def test_floats_are_views_and_whole_numbers_copies(both: tuple[SharedBuffer, SharedBuffer]) -> None:
@@ -158,12 +158,12 @@ Ends = tuple[socket.socket, socket.socket]
 def ends() -> Iterator[Ends]:
     """Two ends of a TCP connection, neither of which blocks."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        one = socket.create_connection(listener.getsockname())
+        connection = socket.create_connection(listener.getsockname())
         other, _ = listener.accept()
-    for end in (one, other):
+    for end in (connection, other):
         prepare(end)
-    yield one, other
-    one.close()
+    yield connection, other
+    connection.close()
     other.close()
 
 
@@ -279,14 +279,14 @@ def test_a_damaged_stream_is_read_or_refused_and_never_outside_the_buffer(ends: 
     raw = bytearray(encode(message) + bytes(there.view(tensor_bytes(message))))
     for _ in range(data.draw(st.integers(1, 8))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    one, other = socket.socketpair()
-    with one, other:
-        other.settimeout(0)
-        one.sendall(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-        one.close()
+    first, second = socket.socketpair()
+    with first, second:
+        second.settimeout(0)
+        first.sendall(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
+        first.close()
         incoming = Incoming(here)
         try:
-            while (found := incoming.take(other)) is not None:
+            while (found := incoming.take(second)) is not None:
                 assert tensor_bytes(found) <= STREAM_BYTES
                 here.read(found.rows)
         except (NonsenseError, packets.PeerGoneError):
@@ -337,11 +337,11 @@ def test_invalid_address_is_refused(url: str) -> None:
 @pytest.fixture
 def links() -> Iterator[tuple[Link, Link]]:
     """A Body's link and its Shadow's."""
-    one, other = packets.socket_pair()
+    first, second = packets.socket_pair()
     to, back = shared_memory.make("to", STREAM_BYTES), shared_memory.make("back", STREAM_BYTES)
     to_read, back_read = shared_memory.reader(to), shared_memory.reader(back)
-    body = Link([one.detach(), to, back_read], body=True)
-    shadow = Link([other.detach(), to_read, back], body=False)
+    body = Link([first.detach(), to, back_read], body=True)
+    shadow = Link([second.detach(), to_read, back], body=False)
     yield body, shadow
     body.close()
     shadow.close()

@@ -55,7 +55,7 @@ class FakeShadow:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.answer: bytes = SWITCHING
         self.act: Callable[[FakeShadow, Message], None] = honest
-        self.heard = b""
+        self.received = b""
         self.connection: socket.socket | None = None
         self.to, self.back = OwnBuffer(1 << 20), OwnBuffer(1 << 20)
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -72,7 +72,7 @@ class FakeShadow:
                 self.connection = connection
                 with connection:
                     connection.settimeout(10)
-                    self.heard = connection.recv(4096)
+                    self.received = connection.recv(4096)
                     connection.sendall(self.answer)
                     incoming = Incoming(self.to)
                     while (message := incoming.take(connection)) is not None:
@@ -80,14 +80,14 @@ class FakeShadow:
         except OSError:
             return
 
-    def compute(self, asked: Message) -> Sequence[Tensor]:
-        segment = Segment(self.program, self.flow.border(asked.begin, asked.end), WEIGHTS)
-        return segment.run(asked.samples, self.to.read(asked.rows))
+    def compute(self, request: Message) -> Sequence[Tensor]:
+        segment = Segment(self.program, self.flow.border(request.begin, request.end), WEIGHTS)
+        return segment.run(request.samples, self.to.read(request.rows))
 
-    def done(self, asked: Message, outputs: Sequence[Tensor], **changes: Any) -> Message:
+    def done(self, request: Message, outputs: Sequence[Tensor], **changes: Any) -> Message:
         rows = self.back.write(outputs)
         assert rows is not None
-        return replace(replace(asked, kind=Say.DONE, rows=rows, compute_s=0.001), **changes)
+        return replace(replace(request, kind=Say.DONE, rows=rows, compute_s=0.001), **changes)
 
     def send(self, message: Message) -> None:
         assert self.connection is not None
@@ -102,8 +102,8 @@ class FakeShadow:
             self.connection.close()
 
 
-def honest(shadow: FakeShadow, asked: Message) -> None:
-    shadow.send(shadow.done(asked, shadow.compute(asked)))
+def honest(shadow: FakeShadow, request: Message) -> None:
+    shadow.send(shadow.done(request, shadow.compute(request)))
 
 
 class Stage:
@@ -154,38 +154,38 @@ def await_ready(link: RemoteLink) -> RemoteLink:
     return link
 
 
-def silent(shadow: FakeShadow, asked: Message) -> None:
+def silent(shadow: FakeShadow, request: Message) -> None:
     """Nothing comes back."""
 
 
-def late(shadow: FakeShadow, asked: Message) -> None:
+def late(shadow: FakeShadow, request: Message) -> None:
     """The answer to the hand-over before this one, with numbers that are wrong for this one."""
-    shadow.send(shadow.done(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1))
+    shadow.send(shadow.done(request, [torch.full((request.samples, 4), 7.0)], sequence=request.sequence - 1))
 
 
-def more_rows(shadow: FakeShadow, asked: Message) -> None:
-    shadow.send(shadow.done(asked, [torch.ones(asked.samples + 1, 4)], samples=asked.samples + 1))
+def more_rows(shadow: FakeShadow, request: Message) -> None:
+    shadow.send(shadow.done(request, [torch.ones(request.samples + 1, 4)], samples=request.samples + 1))
 
 
-def other_type(shadow: FakeShadow, asked: Message) -> None:
-    shadow.send(shadow.done(asked, [torch.ones(asked.samples, 4, dtype=torch.int32)]))
+def other_type(shadow: FakeShadow, request: Message) -> None:
+    shadow.send(shadow.done(request, [torch.ones(request.samples, 4, dtype=torch.int32)]))
 
 
-def half(shadow: FakeShadow, asked: Message) -> None:
+def half(shadow: FakeShadow, request: Message) -> None:
     """An answer that stops in its middle, and stays there."""
-    answer = shadow.done(asked, shadow.compute(asked))
+    answer = shadow.done(request, shadow.compute(request))
     shadow.raw(encode(answer) + b"\0")
 
 
-def failed(shadow: FakeShadow, asked: Message) -> None:
-    shadow.send(replace(asked, kind=Say.FAILED, rows=()))
+def failed(shadow: FakeShadow, request: Message) -> None:
+    shadow.send(replace(request, kind=Say.FAILED, rows=()))
 
 
-def refused(shadow: FakeShadow, asked: Message) -> None:
-    shadow.send(replace(asked, kind=Say.REFUSED, rows=()))
+def refused(shadow: FakeShadow, request: Message) -> None:
+    shadow.send(replace(request, kind=Say.REFUSED, rows=()))
 
 
-def hang_up(shadow: FakeShadow, asked: Message) -> None:
+def hang_up(shadow: FakeShadow, request: Message) -> None:
     shadow.connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -217,8 +217,8 @@ def test_the_answer_is_that_of_the_whole_model(stage: Stage) -> None:
         assert torch.equal(split.run([x], None)[0], stage.expected(x))
         assert [(timing.outcome, timing.samples) for timing in split.timings] == [(Outcome.ANSWERED, SPLIT[samples - 1])]
     assert partner.over is None
-    assert b"GET /gnomon/pair HTTP/1.1\r\n" in stage.shadow.heard
-    assert b"Authorization: Bearer of-the-shadow\r\n" in stage.shadow.heard
+    assert b"GET /gnomon/pair HTTP/1.1\r\n" in stage.shadow.received
+    assert b"Authorization: Bearer of-the-shadow\r\n" in stage.shadow.received
 
 
 def test_until_the_shadow_has_agreed_the_body_computes_alone(stage: Stage) -> None:
@@ -293,9 +293,9 @@ def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(
 def test_network_latency_is_learned_by_the_body(stage: Stage) -> None:
     """The Shadow says 1 ms, and its answers are much longer on their way: they are waited for longer, after the first."""
 
-    def slow_way(shadow: FakeShadow, asked: Message) -> None:
+    def slow_way(shadow: FakeShadow, request: Message) -> None:
         time.sleep(0.3)
-        honest(shadow, asked)
+        honest(shadow, request)
 
     link = await_ready(stage.link())
     split, _ = stage.pair(link, expected_ms=50.0)
@@ -411,9 +411,9 @@ def test_a_body_that_may_have_no_thread_refuses_the_shadow_and_lives(monkeypatch
 def eventfds() -> int:
     """The open eventfds of this process."""
     found = 0
-    for one in Path("/proc/self/fd").iterdir():
+    for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found += "eventfd" in str(one.readlink())
+            found += "eventfd" in str(path.readlink())
     return found
 
 

@@ -77,27 +77,27 @@ class Stage:
         blocks: Sequence[int],
         split: Sequence[int] = (0, 1, 1, 2, 2, 3, 3, 4),
         expected_ms: Sequence[Sequence[float]] = (),
-        beside: "Stage | None" = None,
+        second_stage: "Stage | None" = None,
     ) -> SplitModel:
         """A model with this Shadow, and with the one of another stage beside it."""
         pair = Pair(1, tuple(blocks), tuple(split))
         self.partner = Partner("s", pair, self.body, Predictions(expected_ms), self.layers)
         self.body.act = self.act
-        return SplitModel(self.model, self.layers, [self.partner, *([beside.partner] if beside else [])], blocks)
+        return SplitModel(self.model, self.layers, [self.partner, *([second_stage.partner] if second_stage else [])], blocks)
 
     def act(self) -> None:
-        for asked in self.shadow.pending():
-            if asked.kind is Kind.COMPUTE:
-                self.peer(self, asked)
+        for request in self.shadow.pending():
+            if request.kind is Kind.COMPUTE:
+                self.peer(self, request)
 
-    def compute(self, asked: Message) -> tuple[Tensor, ...]:
-        segment = Segment(self.program, self.flow.border(asked.begin, asked.end), WEIGHTS)
-        return segment.run(asked.samples, self.shadow.to.read(asked.rows))
+    def compute(self, request: Message) -> tuple[Tensor, ...]:
+        segment = Segment(self.program, self.flow.border(request.begin, request.end), WEIGHTS)
+        return segment.run(request.samples, self.shadow.to.read(request.rows))
 
-    def answer(self, asked: Message, outputs: Sequence[Tensor], **changes: Any) -> Message:
+    def answer(self, request: Message, outputs: Sequence[Tensor], **changes: Any) -> Message:
         rows = self.shadow.back.write(outputs)
         assert rows is not None
-        return replace(replace(asked, kind=Kind.DONE, rows=rows, compute_s=0.001), **changes)
+        return replace(replace(request, kind=Kind.DONE, rows=rows, compute_s=0.001), **changes)
 
     def raw(self, data: bytes) -> None:
         self.shadow._socket.send(data)
@@ -107,8 +107,8 @@ class Stage:
         self.shadow.close()
 
 
-def honest(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, stage.compute(asked)))
+def honest(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, stage.compute(request)))
 
 
 def staged(program: Callable[..., Program]) -> Iterator[Stage]:
@@ -123,71 +123,71 @@ def batch(samples: int, seed: int = 0) -> Tensor:
     return torch.randint(-8, 9, (samples, 4), generator=torch.Generator().manual_seed(seed)).float()
 
 
-def silent(stage: Stage, asked: Message) -> None:
+def silent(stage: Stage, request: Message) -> None:
     """Nothing comes back."""
 
 
-def late(stage: Stage, asked: Message) -> None:
+def late(stage: Stage, request: Message) -> None:
     """The answer to the hand-over before this one, with numbers that are wrong for this one."""
-    stage.shadow.send(stage.answer(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1))
+    stage.shadow.send(stage.answer(request, [torch.full((request.samples, 4), 7.0)], sequence=request.sequence - 1))
 
 
-def future(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence + 1))
+def future(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, [torch.full((request.samples, 4), 7.0)], sequence=request.sequence + 1))
 
 
-def more_rows(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples + 1, 4)], samples=asked.samples + 1))
+def more_rows(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, [torch.ones(request.samples + 1, 4)], samples=request.samples + 1))
 
 
-def other_shape(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples, 5)]))
+def other_shape(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, [torch.ones(request.samples, 5)]))
 
 
-def other_type(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples, 4, dtype=torch.int32)]))
+def other_type(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, [torch.ones(request.samples, 4, dtype=torch.int32)]))
 
 
-def more_tensors(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples, 4)] * 2))
+def more_tensors(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, [torch.ones(request.samples, 4)] * 2))
 
 
-def no_tensors(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, []))
+def no_tensors(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, []))
 
 
-def outside(stage: Stage, asked: Message) -> None:
-    answer = stage.answer(asked, stage.compute(asked))
+def outside(stage: Stage, request: Message) -> None:
+    answer = stage.answer(request, stage.compute(request))
     stage.shadow.send(replace(answer, rows=(replace(answer.rows[0], offset=SIZE),)))
 
 
-def echo(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(asked)
+def echo(stage: Stage, request: Message) -> None:
+    stage.shadow.send(request)
 
 
-def noise(stage: Stage, asked: Message) -> None:
+def noise(stage: Stage, request: Message) -> None:
     stage.raw(b"\xff" * 100)
 
 
-def huge(stage: Stage, asked: Message) -> None:
+def huge(stage: Stage, request: Message) -> None:
     stage.raw(b"GNP1" + bytes(MAX_BYTES))
 
 
-def failed(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(replace(asked, kind=Kind.FAILED, rows=()))
+def failed(stage: Stage, request: Message) -> None:
+    stage.shadow.send(replace(request, kind=Kind.FAILED, rows=()))
 
 
-def refused(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(replace(asked, kind=Kind.REFUSED, rows=()))
+def refused(stage: Stage, request: Message) -> None:
+    stage.shadow.send(replace(request, kind=Kind.REFUSED, rows=()))
 
 
-def hang_up(stage: Stage, asked: Message) -> None:
+def hang_up(stage: Stage, request: Message) -> None:
     stage.shadow._socket.close()
 
 
-def flood(stage: Stage, asked: Message) -> None:
+def flood(stage: Stage, request: Message) -> None:
     """As many old answers as the socket takes."""
-    while stage.shadow.send(stage.answer(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1)):
+    while stage.shadow.send(stage.answer(request, [torch.full((request.samples, 4), 7.0)], sequence=request.sequence - 1)):
         pass
 
 
@@ -385,7 +385,7 @@ def test_values_that_are_not_rows_of_samples_are_never_split(program: Callable[.
 
 def test_late_answers_make_the_body_wait_longer(stage: Stage) -> None:
     split = stage.split([1, 2], (0, 1), [[4.0]])
-    stage.peer = lambda stage, asked: None if asked.sequence == 1 else late_truth(stage, asked)
+    stage.peer = lambda stage, request: None if request.sequence == 1 else late_truth(stage, request)
     expected = []
     for _ in range(3):
         split.run([batch(2)], None)
@@ -395,8 +395,8 @@ def test_late_answers_make_the_body_wait_longer(stage: Stage) -> None:
     assert expected[2] == pytest.approx(0.0064)
 
 
-def late_truth(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, stage.compute(asked), sequence=asked.sequence - 1, compute_s=0.012))
+def late_truth(stage: Stage, request: Message) -> None:
+    stage.shadow.send(stage.answer(request, stage.compute(request), sequence=request.sequence - 1, compute_s=0.012))
 
 
 def test_blocks_that_are_not_the_models_are_refused(stage: Stage) -> None:
@@ -409,9 +409,9 @@ def test_blocks_that_are_not_the_models_are_refused(stage: Stage) -> None:
 def test_damaged_answers_never_reach_a_batch(stage: Stage, data: st.DataObject) -> None:
     """Bytes of an honest answer changed, cut or added anywhere but in the tensors; several messages, some of them torn."""
 
-    def peer(stage: Stage, asked: Message) -> None:
+    def peer(stage: Stage, request: Message) -> None:
         for _ in range(data.draw(st.integers(1, 3))):
-            damaged = bytearray(encode(stage.answer(asked, stage.compute(asked))))
+            damaged = bytearray(encode(stage.answer(request, stage.compute(request))))
             for _ in range(data.draw(st.integers(1, 6))):
                 damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
             stage.raw(bytes(damaged[: data.draw(st.integers(1, len(damaged)))] + bytes(data.draw(st.integers(0, 80)))))
@@ -450,7 +450,7 @@ def other(program: Callable[..., Program]) -> Iterator[Stage]:
 
 def with_both(stage: Stage, other: Stage, blocks: Sequence[int], others: Sequence[int] | None = None) -> SplitModel:
     other.split(blocks if others is None else others, TWO)
-    return stage.split(blocks, ONE, beside=other)
+    return stage.split(blocks, ONE, second_stage=other)
 
 
 @pytest.mark.parametrize("blocks", [[0], [1, 2], [0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6], [0, 5, 6]])
@@ -487,7 +487,7 @@ def test_one_shadow_never_delays_the_other(stage: Stage, other: Stage, peer: Pee
 def test_two_that_are_silent_are_waited_for_once(stage: Stage, other: Stage) -> None:
     """Each is predicted to take 300 ms, from its hand-over on: both are given up 600 ms later, not 1200."""
     other.split([1, 2], TWO, [[300.0] * 8])
-    split = stage.split([1, 2], ONE, [[300.0] * 8], beside=other)
+    split = stage.split([1, 2], ONE, [[300.0] * 8], second_stage=other)
     stage.peer = other.peer = silent
     began_s = time.monotonic()
     x = batch(8)
@@ -509,7 +509,7 @@ def test_a_shadow_with_other_blocks_has_no_part_in_the_runs_that_it_lacks(stage:
 def test_splits_that_are_too_much_together_leave_the_body_a_sample(stage: Stage, other: Stage) -> None:
     """While splits change: the sum is too large for a moment."""
     other.split([1], (0, 1, 2, 3))
-    split = stage.split([1], (0, 1, 2, 3), beside=other)
+    split = stage.split([1], (0, 1, 2, 3), second_stage=other)
     for samples in (2, 3, 4, 8):
         x = batch(samples)
         assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])

@@ -148,14 +148,14 @@ def test_demand_is_for_the_floor_where_no_variant_has_the_wished_accuracy() -> N
     demands = [Demand(2.0, accuracy=0.95, accuracy_floor=0.7), Demand(3.0, accuracy=0.8)]
     demands += [Demand(5.0, accuracy=0.8, accuracy_floor=0.5), Demand(1.0, accuracy=0.99, accuracy_floor=0.95)]
     merged = merge(demands, (QUICK, EXACT))
-    assert [(one.load_rps, one.accuracy, one.accuracy_floor) for one in merged] == [(5.0, 0.7, None), (5.0, 0.8, 0.5)]
+    assert [(demand.load_rps, demand.accuracy, demand.accuracy_floor) for demand in merged] == [(5.0, 0.7, None), (5.0, 0.8, 0.5)]
 
 
 def test_demands_that_the_same_variants_satisfy_are_one() -> None:
     demands = [Demand(2.0, latency_s=1.0 + kind) for kind in range(KINDS)]
     demands += [Demand(3.0, accuracy=0.7), Demand(4.0, accuracy=0.8), Demand(5.0, accuracy=0.95)]
     merged = merge(demands, (QUICK, EXACT))
-    assert [(one.load_rps, one.accuracy) for one in merged] == [(2.0 * KINDS, None), (7.0, 0.7)]
+    assert [(variant.load_rps, variant.accuracy) for variant in merged] == [(2.0 * KINDS, None), (7.0, 0.7)]
 
 
 @pytest.mark.parametrize("count", [33, 5000])

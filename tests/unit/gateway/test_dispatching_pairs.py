@@ -212,7 +212,9 @@ def test_shares_of_several_shadows_add_up() -> None:
     metrics = PairMetrics()
     metrics.done(batch, Frame(Kind.RESULT, head=json.dumps({"pair": said}).encode()), 1.1)
     assert (metrics.offloaded, metrics.hand_overs["answered"]) == (5, 4)
-    metrics.done(batch, Frame(Kind.RESULT, head=json.dumps({"pair": [{**one, "samples": 7} for one in said]}).encode()), 1.1)
+    metrics.done(
+        batch, Frame(Kind.RESULT, head=json.dumps({"pair": [{**hand_over, "samples": 7} for hand_over in said]}).encode()), 1.1
+    )
     assert metrics.offloaded == 13, "an instance may claim anything, at most its batch is believed"
 
 

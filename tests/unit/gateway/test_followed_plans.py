@@ -33,8 +33,8 @@ def hear(replica: Planned, plans: Mapping[str, SetBufferPlan]) -> None:
 
 
 async def test_functions_have_the_plans_of_the_last_table(replica: Planned) -> None:
-    one, two = {NAME: PLAN, "unknown.openfaas-fn": PLAN}, {NAME: OTHER_PLAN, OTHER: PLAN}
-    for table in (one, two, {OTHER: PLAN}, {}):
+    first, second = {NAME: PLAN, "unknown.openfaas-fn": PLAN}, {NAME: OTHER_PLAN, OTHER: PLAN}
+    for table in (first, second, {OTHER: PLAN}, {}):
         hear(replica, table)
         for function in (NAME, OTHER):
             plan = table.get(function)

@@ -52,14 +52,14 @@ class Client:
     """Hears each of its answers."""
 
     def __init__(self) -> None:
-        self.heard: list[bytes | str] = []
+        self.outcomes: list[bytes | str] = []
 
     def answer(self, member: Member, head: bytes) -> None:
         del head
-        self.heard.append(bytes(member.body))
+        self.outcomes.append(bytes(member.body))
 
     def refuse(self, error: GnomonError) -> None:
-        self.heard.append(error.code)
+        self.outcomes.append(error.code)
 
     def stream(self, frame: Frame) -> None:
         raise AssertionError(frame)
@@ -99,7 +99,7 @@ async def test_requests_of_one_loop_turn_form_one_batch(served: Served) -> None:
     await asyncio.sleep(0)
     served.echo.answer()
     assert served.echo.batches[1:] == [[b"d"]]
-    assert client.heard == [b"a", b"b", b"c"]
+    assert client.outcomes == [b"a", b"b", b"c"]
 
 
 async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(served: Served) -> None:
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(s
     await asyncio.sleep(0)
     assert served.echo.batches == [[b"stays"]]
     served.echo.answer()
-    assert client.heard == [b"stays"]
+    assert client.outcomes == [b"stays"]
     assert served.runtime.load().queued == served.runtime.load().executing == 0
 
 
@@ -143,7 +143,7 @@ async def test_disconnected_client_is_in_no_batch(served: Served) -> None:
     served.echo.answer()
     assert served.echo.batches == [[b"first"], [b"stays"]]
     served.echo.answer()
-    assert (client.heard, [one.heard for one in leaving]) == ([b"first", b"stays"], [[]] * 20)
+    assert (client.outcomes, [client.outcomes for client in leaving]) == ([b"first", b"stays"], [[]] * 20)
     assert served.runtime.metrics.left == 20
     assert not served.runtime.busy
 
@@ -168,7 +168,7 @@ async def test_stopping_function_finishes_requests_that_just_arrived(served: Ser
     assert not drained.done()
     served.echo.answer()
     await asyncio.wait_for(drained, 1.0)
-    assert client.heard == [b"last"]
+    assert client.outcomes == [b"last"]
 
 
 async def test_requests_that_just_arrived_get_the_same_error(served: Served) -> None:
@@ -177,7 +177,7 @@ async def test_requests_that_just_arrived_get_the_same_error(served: Served) -> 
     await asyncio.sleep(0)
     served.send(client, b"just now")
     served.runtime.fail_waiting(function_removed())
-    assert client.heard == ["function_removed"]
+    assert client.outcomes == ["function_removed"]
 
 
 class Unwritable(Client):
@@ -197,7 +197,7 @@ class Unwritable(Client):
         super().refuse(error)
 
     def broken(self) -> None:
-        self.heard.append("broken")
+        self.outcomes.append("broken")
 
 
 async def test_an_answer_that_cannot_be_written_costs_no_other_client_its_own(served: Served) -> None:
@@ -206,7 +206,7 @@ async def test_an_answer_that_cannot_be_written_costs_no_other_client_its_own(se
         served.send(client, b"%d" % number)
     await asyncio.sleep(0)
     served.echo.answer()
-    assert [client.heard for client in clients] == [[b"0"], ["internal_error"], ["broken"], [b"3"]]
+    assert [client.outcomes for client in clients] == [[b"0"], ["internal_error"], ["broken"], [b"3"]]
     assert not served.runtime.busy
 
 
@@ -218,7 +218,7 @@ async def test_request_that_cannot_be_transferred_holds_up_no_other(served: Serv
     served.send(waiting, b"waiting")
     await asyncio.sleep(0)
     served.runtime.disown()
-    assert (stuck.heard, waiting.heard) == (["broken"], ["queue_moved"])
+    assert (stuck.outcomes, waiting.outcomes) == (["broken"], ["queue_moved"])
 
 
 class Streaming(Echo):
@@ -254,7 +254,7 @@ async def test_unwritable_part_ends_its_stream_and_not_the_channel() -> None:
     await asyncio.sleep(0)
     for kind in (Kind.STREAM_START, Kind.STREAM_DATA):
         streaming.part(Frame(kind, 1, members=[Member(200, 1, b"", b"part")]))
-    assert deaf.heard == ["broken"]
+    assert deaf.outcomes == ["broken"]
     assert streaming.cancelled == [1], "the instance need not go on"
     assert (served.runtime.busy, served.runtime.metrics.started) == (False, 1)
     streaming.answer()

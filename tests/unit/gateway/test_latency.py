@@ -87,11 +87,11 @@ def test_batches_of_any_size_correct_the_whole_profile(batch: int) -> None:
 def test_doubt_lets_a_wrong_prediction_be_corrected() -> None:
     latency = LearnedLatency()
     latency.observe("v", 1, 1, 10.0)
-    doubts = 0
+    uncertain_batches = 0
     while (latency.seconds("v", 1, 1) or 0.0) > 1.0:
         latency.discount("v", 1)
-        doubts += 1
-    assert doubts == 22  # 10 s · 0.9²² is just below a second
+        uncertain_batches += 1
+    assert uncertain_batches == 22  # 10 s · 0.9²² is just below a second
 
 
 def test_discounts_keep_measured_sizes_and_their_lower_bound() -> None:
@@ -166,7 +166,8 @@ def profile() -> ModelProfile:
     )
     layers = Layers("digest", ("v4",), blocks, {f"v{n}": 100 for n in range(5)})
     tables = tuple(
-        LatencyTable({cores: {batch: batch * one / cores for batch in (1, 2, 4, 8)} for cores in (1, 2)}) for one in PER_SAMPLE_S
+        LatencyTable({cores: {batch: batch * value / cores for batch in (1, 2, 4, 8)} for cores in (1, 2)})
+        for value in PER_SAMPLE_S
     )
     whole = LatencyTable({cores: {batch: 0.01 * batch / cores for batch in (1, 2, 4, 8)} for cores in (1, 2)})
     return ModelProfile("m@1", layers, whole, tables, {"shared": Loading(0.001, 0.0)}, 0.02, 0.01, 1, 0.0001, 0.0)

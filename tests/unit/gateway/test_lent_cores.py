@@ -47,18 +47,18 @@ def lent(node: LocalNode) -> float:
 
 
 def test_a_batch_has_the_cores_that_it_has_borrowed_and_gives_them_back_at_its_end(node: LocalNode) -> None:
-    one = function(node, "a")
-    sent = batch(one.arrive([request()], 0.0))
+    dispatcher = function(node, "a")
+    sent = batch(dispatcher.arrive([request()], 0.0))
     assert (sent.lent, lent(node)) == (5, 4), "60 % of eight while nothing waits, of which one is its own"
-    assert one.finished("a", sent.id, [200], 1.0)
+    assert dispatcher.finished("a", sent.id, [200], 1.0)
     assert lent(node) == 0
-    assert one.counters(2.0).busy_core_s == 5.0
+    assert dispatcher.counters(2.0).busy_core_s == 5.0
 
 
 def test_two_functions_share_the_node(node: LocalNode) -> None:
-    one, other = function(node, "a"), function(node, "b")
-    assert batch(one.arrive([request()], 0.0)).lent == 4
-    assert batch(other.arrive([request()], 0.0)).lent == 4
+    first, second = function(node, "a"), function(node, "b")
+    assert batch(first.arrive([request()], 0.0)).lent == 4
+    assert batch(second.arrive([request()], 0.0)).lent == 4
     assert node._arbiter.free == 0
 
 
@@ -96,43 +96,43 @@ def leave(dispatcher: Dispatcher, sent: Batch) -> None:
 
 @pytest.mark.parametrize("end", [lose, lose_unread, refuse, drain, switch, own_cores, leave])
 def test_whatever_ends_a_batch_gives_its_cores_back(node: LocalNode, end: Callable[[Dispatcher, Batch], None]) -> None:
-    one = function(node, "a")
-    sent = batch(one.arrive([request()], 0.0))
+    dispatcher = function(node, "a")
+    sent = batch(dispatcher.arrive([request()], 0.0))
     assert lent(node) == 4
-    end(one, sent)
+    end(dispatcher, sent)
     assert lent(node) == 0
-    assert one.workers.busy_cores == 0
+    assert dispatcher.workers.busy_cores == 0
 
 
 def test_another_policy_borrows_all_that_there_are_for_each_batch_and_gives_them_back(node: LocalNode) -> None:
-    one = function(node, "a")
-    one.set_policy(SETTINGS, Immediate(), 0.0)
-    sent = batch(one.arrive([request()], 0.0))
+    dispatcher = function(node, "a")
+    dispatcher.set_policy(SETTINGS, Immediate(), 0.0)
+    sent = batch(dispatcher.arrive([request()], 0.0))
     assert sent.lent == CORES
-    one.finished("a", sent.id, [200], 1.0)
+    dispatcher.finished("a", sent.id, [200], 1.0)
     assert lent(node) == 0
 
 
 def test_an_instance_with_cores_of_its_own_borrows_none(node: LocalNode) -> None:
     node.allocate("own", 2.0, 0, 2)
-    one = Dispatcher(SETTINGS, Economical(1.0), LearnedLatency(), 0.0, lender=node)
-    one.instance_ready("own", 2, 1, 0.0)
-    sent = batch(one.arrive([request()], 0.0))
+    dispatcher = Dispatcher(SETTINGS, Economical(1.0), LearnedLatency(), 0.0, lender=node)
+    dispatcher.instance_ready("own", 2, 1, 0.0)
+    sent = batch(dispatcher.arrive([request()], 0.0))
     assert (sent.cores, sent.lent, lent(node)) == (2, 0, 0)
 
 
 def test_predictions_follow_the_share_of_the_node(node: LocalNode) -> None:
-    one = function(node, "a")
-    worker = one.workers.by_id["a"]
-    first = batch(one.arrive([request()], 0.0))
-    one.finished("a", first.id, [200], 1.0)
+    dispatcher = function(node, "a")
+    worker = dispatcher.workers.by_id["a"]
+    first = batch(dispatcher.arrive([request()], 0.0))
+    dispatcher.finished("a", first.id, [200], 1.0)
     assert worker.size == CORES
     function(node, "b")
-    second = batch(one.arrive([request()], 1.0))
+    second = batch(dispatcher.arrive([request()], 1.0))
     assert (worker.size, worker.slot.cores, worker.slot.size) == (4, CORES, 4)
-    one.finished("a", second.id, [200], 2.0)
+    dispatcher.finished("a", second.id, [200], 2.0)
     node.release("b")
-    batch(one.arrive([request()], 2.0))
+    batch(dispatcher.arrive([request()], 2.0))
     assert worker.size == CORES
 
 

@@ -60,7 +60,7 @@ class World:
                 self.execute(effect.batch, at_s)
 
     def execute(self, batch: Batch, at_s: float) -> None:
-        bodies = [bytes(one.body) for one in batch.requests]
+        bodies = [bytes(request.body) for request in batch.requests]
         self.batches.append(bodies)
         if b"poison" in bodies and self.deadly:
             self.carry_out(self.dispatcher.instance_gone(batch.instance_id, at_s), [], at_s)
@@ -76,7 +76,7 @@ def test_innocents_beside_a_poison_request_succeed_by_themselves(*, deadly: bool
     requests = [request(b"good %d" % number) for number in range(7)]
     poison = request(b"poison")
     world.arrive(*requests[:3], poison, *requests[3:])
-    assert [world.codes[one] for one in requests] == [200] * 7
+    assert [world.codes[request] for request in requests] == [200] * 7
     assert world.codes[poison] == (502 if deadly else 500)
     assert [len(batch) for batch in world.batches] == [8, *[1] * 8]
     assert world.dispatcher.retried == 8
@@ -88,7 +88,7 @@ def test_nothing_is_executed_twice_where_nobody_said_that_it_may(*, deadly: bool
     requests = [request(b"good", idempotent=False), request(b"poison", idempotent=False), request(b"more", idempotent=False)]
     world.arrive(*requests)
     assert world.batches == [[b"good", b"poison", b"more"]]
-    assert [world.codes[one] for one in requests] == [502 if deadly else 500] * 3
+    assert [world.codes[request] for request in requests] == [502 if deadly else 500] * 3
 
 
 def test_request_that_fails_alone_is_not_retried() -> None:
@@ -114,9 +114,9 @@ def test_an_input_leaves_quarantine_when_it_succeeds_and_after_a_while() -> None
     quarantine = Quarantine()
     quarantine.add(request(b"poison"), 0.0)
     for at_s, alone in ((1.0, True), (QUARANTINE_S, False), (QUARANTINE_S - 1.0, False)):
-        one = request(b"poison")
-        quarantine.isolate(one, at_s)
-        assert one.lane.solo is alone
+        poisonous = request(b"poison")
+        quarantine.isolate(poisonous, at_s)
+        assert poisonous.lane.solo is alone
     quarantine.add(request(b"poison"), 0.0)
     quarantine.release(request(b"poison"))
     assert not len(quarantine)

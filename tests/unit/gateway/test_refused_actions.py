@@ -65,9 +65,9 @@ async def test_help_that_is_refused_holds_up_no_body(
     stage: Stage, full: Full, refused: CreateShadow | ChangeShadow | PromoteShadow | Resize
 ) -> None:
     """In a burst it is refused at each tick: what waited for it would never be made."""
-    with pytest.raises(GnomonError, match="No room") as told:
+    with pytest.raises(GnomonError, match="No room") as refusal:
         await stage.instances.apply(NAME, [refused, CreateBody(1, "other")])
-    assert told.value.code == "no_capacity"
+    assert refusal.value.code == "no_capacity"
     assert full.asked_on[1:] == ["other"]
     assert "b2" in full.there
 

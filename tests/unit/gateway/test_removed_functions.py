@@ -110,15 +110,15 @@ class Client:
     """Whoever waits for an answer."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.told: list[GnomonError] = []
+        self.outcomes: list[str] = []
+        self.errors: list[GnomonError] = []
 
     def answer(self, member: Member, head: bytes) -> None:
-        self.heard.append(head.decode())
+        self.outcomes.append(head.decode())
 
     def refuse(self, error: GnomonError) -> None:
-        self.heard.append(error.code)
-        self.told.append(error)
+        self.outcomes.append(error.code)
+        self.errors.append(error)
 
     def stream(self, frame: Frame) -> None: ...
     def broken(self) -> None: ...
@@ -130,9 +130,9 @@ async def test_requests_of_a_removed_function_are_answered_when_it_is_gone(remov
     for runtime, client in zip((removed.old.runtime, removed.new.runtime), clients, strict=True):
         runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=client))
     await asyncio.sleep(0)
-    assert [client.heard for client in clients] == [[], []], "its instance may still answer"
+    assert [client.outcomes for client in clients] == [[], []], "its instance may still answer"
     removed.stage.gone("b1")
-    assert [client.heard for client in clients] == [["function_removed"], []], "the one in its place will have instances"
+    assert [client.outcomes for client in clients] == [["function_removed"], []], "the one in its place will have instances"
     await removed.stage.settle()
 
 
@@ -142,7 +142,7 @@ async def test_without_an_instance_it_hears_so_at_once_in_the_same_words() -> No
     runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=client))
     stage.instances.release(stage.deployed)
     await stage.settle()
-    assert client.told == [function_removed()]
+    assert client.errors == [function_removed()]
 
 
 async def test_late_body_for_a_removed_function_is_refused_at_once(removed: Removed) -> None:
@@ -151,7 +151,7 @@ async def test_late_body_for_a_removed_function_is_refused_at_once(removed: Remo
     runtime, client, now_s = removed.old.runtime, Client(), time.monotonic()
     runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=client))
     await asyncio.sleep(0)
-    assert client.heard == ["function_removed"]
+    assert client.outcomes == ["function_removed"]
 
 
 # A decision that is being carried out when its function is removed.

@@ -41,10 +41,10 @@ async def test_a_shadow_is_used_once_its_body_says_so_and_counts_as_no_replica(s
     assert runtime.dispatcher.workers.starting == 0
     load = stage.instances.load(NAME)
     assert load is not None
-    assert [one.kind for one in load.instances] == [InstanceKind.BODY, InstanceKind.SHADOW]
-    assert [one.id for one in stage.deployed.live(stage.platform.instances(NAME))] == ["b1"]
+    assert [instance.kind for instance in load.instances] == [InstanceKind.BODY, InstanceKind.SHADOW]
+    assert [instance.id for instance in stage.deployed.live(stage.platform.instances(NAME))] == ["b1"]
     stage.deployed.version = 2
-    assert [one.id for one in stage.deployed.old(stage.platform.instances(NAME))] == ["b1"]
+    assert [instance.id for instance in stage.deployed.old(stage.platform.instances(NAME))] == ["b1"]
     runtime.close()
 
 
@@ -151,11 +151,11 @@ async def test_a_buffer_plan_changes_batches_and_nothing_that_was_deployed(stage
     runtime.update(settings, Immediate())
     for batch in range(1, 9):
         runtime.latency.observe(runtime.variant, 1, batch, 0.1 * batch)
-    told = runtime.latency_s()
+    latency_s = runtime.latency_s()
     await stage.instances.apply(NAME, [SetBufferPlan(2, 0.01)])
     assert runtime.settings == settings, "a request may be as large as before"
-    assert runtime.latency_s() == told
-    assert len(told) == 8, "a policy sees how long larger batches than the plan's take"
+    assert runtime.latency_s() == latency_s
+    assert len(latency_s) == 8, "a policy sees how long larger batches than the plan's take"
     assert runtime.largest_batches() == {"b1": 2}
     late = replace(stage.platform.there["b1"], id="b2")
     runtime.instance_ready(late, Silent())
@@ -222,9 +222,9 @@ async def test_promotion_that_dies_counts_as_a_failed_body(stage: Stage) -> None
     assert stage.log == ["gnomon: instance s-of-b1 has ended: it was killed"]
     await stage.shadow()
     stage.paired(PAIR)
-    for code, told in (("no_such_shadow", False), ("no_capacity", True)):
-        stage.platform.refuses = GnomonError(409 if not told else 503, code, "No.", "")
-        if told:
+    for code, reported in (("no_such_shadow", False), ("no_capacity", True)):
+        stage.platform.refuses = GnomonError(409 if not reported else 503, code, "No.", "")
+        if reported:
             with pytest.raises(GnomonError, match="No"):
                 await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])
         else:

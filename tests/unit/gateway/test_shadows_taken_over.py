@@ -37,8 +37,8 @@ async def test_adopted_shadow_works_like_a_new_one(stage: Stage) -> None:
     assert stage.instances.shadows.table() == {"b1": [PAIR]}
     load = stage.instances.load(NAME)
     assert load is not None
-    assert [one.id for one in load.instances] == ["b1", "s-old"]
-    assert [one.id for one in stage.instances.seen(NAME)] == ["b1", "s-old"]
+    assert [instance.id for instance in load.instances] == ["b1", "s-old"]
+    assert [instance.id for instance in stage.instances.seen(NAME)] == ["b1", "s-old"]
 
     await stage.instances.apply(NAME, [ChangeShadow("s-old", OTHER), DestroyShadow("s-old")])
     await stage.settle()
@@ -97,5 +97,5 @@ async def test_shadows_of_an_earlier_version_are_not_replaced_by_bodies(stage: S
     find(stage)
     stage.deployed.version = 2
     await stage.instances.take_over(stage.deployed)
-    new = [one for one in stage.platform.there.values() if one.version == 2]
-    assert [one.kind for one in new] == [InstanceKind.BODY]
+    new = [instance for instance in stage.platform.there.values() if instance.version == 2]
+    assert [instance.kind for instance in new] == [InstanceKind.BODY]

@@ -182,9 +182,9 @@ async def test_no_capacity_refuses_calls_and_is_logged_once(stage: Stage) -> Non
         with pytest.raises(GnomonError):
             await stage.start()
     caller = await stage.call()
-    for told in (waiting.error, caller.error):
-        assert told is not None
-        assert (told.status, told.code, told.message, told.retry_after_s) == (503, "no_capacity", FULL.message, 1.0)
+    for error in (waiting.error, caller.error):
+        assert error is not None
+        assert (error.status, error.code, error.message, error.retry_after_s) == (503, "no_capacity", FULL.message, 1.0)
     assert stage.problem() == ("no_capacity", True)
     told_in_log = [line.text for line in stage.logs.lines(LogQuery(KEY))]
     assert told_in_log == [f"gnomon: no instance can be created: {FULL}"]
@@ -225,7 +225,7 @@ def test_call_is_admitted_after_the_backoff() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "message"),
     [
         ("exit status 3", "exit status 3"),
         (REASON, "ImportError: no handle() (exit status 1)"),
@@ -233,8 +233,8 @@ def test_call_is_admitted_after_the_backoff() -> None:
         ("could not be started: " + "x" * 1000, "could not be started: " + "x" * 578),
     ],
 )
-def test_callers_are_told_the_last_line_of_the_log(reason: str, told: str) -> None:
-    assert summary(reason) == told
+def test_callers_are_told_the_last_line_of_the_log(reason: str, message: str) -> None:
+    assert summary(reason) == message
 
 
 async def test_instance_killed_while_executing_is_no_failed_start(stage: Stage) -> None:

@@ -38,7 +38,7 @@ def submit(to: FunctionRuntime) -> None:
     to.submit(Request(to.event_lane, now_s, now_s + 60.0, body=b"x", responder=Client()))
 
 
-def told(functions: list[FunctionRuntime], lost: dict[str, LostInstance] | None = None) -> Reporter:
+def reporter_of(functions: list[FunctionRuntime], lost: dict[str, LostInstance] | None = None) -> Reporter:
     return Reporter(lambda: functions, {} if lost is None else lost)
 
 
@@ -54,7 +54,7 @@ async def test_leader_sees_the_load_of_each_replica() -> None:
     submit(function)
     submit(function)
     await turn()
-    reporter = told([function])
+    reporter = reporter_of([function])
     leader.take_report("a", sent(reporter.report(0))["functions"])
     seen = leader.of(NAME).counters
     assert (seen.arrivals, seen.queued, seen.executing, seen.successes) == (2, 1, 1, 0)
@@ -74,7 +74,7 @@ async def test_leader_sees_the_load_of_each_replica() -> None:
 
 async def test_only_what_is_new_is_told_and_everything_to_whoever_asks_anew() -> None:
     busy, idle, never = runtime("busy"), runtime("idle"), runtime("never")
-    reporter = told([busy, idle, never])
+    reporter = reporter_of([busy, idle, never])
     submit(busy)
     submit(idle)
     await turn()
@@ -90,7 +90,7 @@ async def test_only_what_is_new_is_told_and_everything_to_whoever_asks_anew() ->
 
 def test_instances_that_were_lost_are_told_until_it_was_heard() -> None:
     lost = {"i": LostInstance("frozen", served=True)}
-    reporter = told([], lost)
+    reporter = reporter_of([], lost)
     reporter.want(NAME)
     first = sent(reporter.report(0))
     assert (first["lost"], first["wanted"]) == ({"i": ["frozen", True]}, [NAME])
@@ -103,8 +103,8 @@ async def test_counters_outlive_a_replica_but_its_queue_does_not() -> None:
     function, leader = runtime(), OtherReplicas()
     submit(function)
     await turn()
-    leader.take_report("a", sent(told([function]).report(0))["functions"])
-    leader.take_report("b", sent(told([function]).report(0))["functions"])
+    leader.take_report("a", sent(reporter_of([function]).report(0))["functions"])
+    leader.take_report("b", sent(reporter_of([function]).report(0))["functions"])
     assert (leader.of(NAME).counters.arrivals, leader.of(NAME).counters.queued) == (2, 2)
     stamp = leader.stamp(NAME)
     leader.keep({"b"})
@@ -125,7 +125,7 @@ async def test_latency_spread_is_reported_if_known() -> None:
     function.latency.observe(function.variant, 1, 1, 9.0)
     submit(function)
     await turn()
-    report = sent(told([function]).report(0))["functions"]
+    report = sent(reporter_of([function]).report(0))["functions"]
     leader.take_report("a", report)
     assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02), "of the size that its instance has"
     # A replica of an earlier version says nothing of it; what is known otherwise stays.
@@ -148,7 +148,7 @@ async def test_batch_latency_is_shared_between_replicas() -> None:
     submit(here)
     submit(other)
     await turn()
-    leader.take_report("b", sent(told([other]).report(0))["functions"])
+    leader.take_report("b", sent(reporter_of([other]).report(0))["functions"])
     assert deployed.load((), ()).latency_s == (0.5,)
     # It has gone for good, and the leader serves alone.
     leader.keep(())
@@ -171,18 +171,18 @@ def test_invalid_report_changes_nothing() -> None:
 async def test_nothing_is_kept_of_functions_that_are_gone() -> None:
     function, other = runtime(), runtime("other")
     there = [function, other]
-    reporter = told(there)
-    for one in there:
-        submit(one)
+    reporter = reporter_of(there)
+    for deployed in there:
+        submit(deployed)
     await turn()
     assert reporter.report(0)["functions"].keys() == {function.name, other.name}
-    for one in there:
-        one.close()
-    gone = [weakref.ref(one) for one in there]
+    for deployed in there:
+        deployed.close()
+    gone = [weakref.ref(function) for function in there]
     there.clear()
-    del function, other, one
+    del function, other, deployed
     gc.collect()
-    assert [one() for one in gone] == [None, None]
+    assert [reference() for reference in gone] == [None, None]
     assert not reporter._seen
 
 
@@ -237,14 +237,14 @@ async def test_a_request_that_a_decision_has_gone_past_is_not_told_any_more(tmp_
     manager = Manager(store, Scripted(), scaling, now=lambda: 0.0)
     await manager.deploy(read_deployment({"service": "fn", "image": "i"}))
 
-    def told() -> int:
+    def replicas() -> int:
         status = manager.status(KEY)
         assert status is not None
         return status.replicas
 
     await manager.scale(KEY, 3)
-    assert told() == 3, "at once"
+    assert replicas() == 3, "at once"
     scaling.wanted = 2
-    assert told() == 2
+    assert replicas() == 2
     await manager.stop()
     store.close()

@@ -113,7 +113,7 @@ async def test_unserveable_function_does_not_block_leading(replica: Replica) -> 
     replica.write(read_deployment({"service": "fn", "image": "i", "secrets": ["gone"]}), 2)
     replica.other_replicas.leads = True
     await replica.manager.lead()
-    lines = [one.text for one in replica.log.lines(LogQuery(deployment().key))]
+    lines = [line.text for line in replica.log.lines(LogQuery(deployment().key))]
     assert any("cannot be served: secret 'gone' is not in" in text for text in lines)
     assert replica.serves(deployment(a="1"))
 

@@ -44,7 +44,7 @@ SIGNATURE = ModelSignature(
 )
 
 
-def one(datatype: str, *shape: int) -> ModelSignature:
+def signature_of(datatype: str, *shape: int) -> ModelSignature:
     return ModelSignature("m", "1", (TensorSpec("x", datatype, shape),), (TensorSpec("y", datatype, shape),))
 
 
@@ -92,13 +92,15 @@ def test_binary_and_json_inputs_mix() -> None:
 
 
 def test_single_binary_input_is_not_copied() -> None:
-    infer = read({"inputs": [tensor("x", "FP32", [1, 2], binary_data_size=8)]}, binary=bytes(8), signature=one("FP32", 2))
+    infer = read(
+        {"inputs": [tensor("x", "FP32", [1, 2], binary_data_size=8)]}, binary=bytes(8), signature=signature_of("FP32", 2)
+    )
     assert isinstance(infer.body, memoryview)
 
 
 def test_nan_is_a_number_of_a_float_tensor_in_json_too() -> None:
     body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [NaN, -Infinity]}]}'
-    values = np.frombuffer(read(body, signature=one("FP32", 2)).body, "<f4")
+    values = np.frombuffer(read(body, signature=signature_of("FP32", 2)).body, "<f4")
     assert np.isnan(values[0])
     assert values[1] == -np.inf
 
@@ -116,7 +118,7 @@ def test_nan_is_a_number_of_a_float_tensor_in_json_too() -> None:
     ],
 )
 def test_every_datatype_goes_there_and_back(datatype: str, data: list[Any], dtype: str) -> None:
-    signature = one(datatype, 2)
+    signature = signature_of(datatype, 2)
     infer = read({"inputs": [tensor("x", datatype, [1, 2], data)]}, signature=signature)
     assert np.frombuffer(infer.body, dtype).tolist() == data
     answer = json.loads(b"".join(write_answer(infer, signature, "f", memoryview(infer.body)).parts))
@@ -124,7 +126,7 @@ def test_every_datatype_goes_there_and_back(datatype: str, data: list[Any], dtyp
 
 
 def test_bfloat_is_rounded_to_nearest() -> None:
-    signature = one("BF16", 2)
+    signature = signature_of("BF16", 2)
     infer = read({"inputs": [tensor("x", "BF16", [1, 2], [1.0, 3.141592])]}, signature=signature)
     answer = json.loads(b"".join(write_answer(infer, signature, "f", memoryview(infer.body)).parts))
     assert answer["outputs"][0]["data"] == [1.0, 3.140625]
@@ -184,15 +186,15 @@ FAR = b"65e200, " * 65
 )
 def test_a_text_that_nobody_can_write_again_is_refused(document: bytes, numbers: bytes) -> None:
     tensor = b'{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [%b]}' % numbers
-    assert refused(document % tensor, signature=one("FP32", 2)).code == "invalid_request"
+    assert refused(document % tensor, signature=signature_of("FP32", 2)).code == "invalid_request"
 
 
 @pytest.mark.parametrize("text", ["\\ud83d\\ude00", "\\\\ud800", "\\\\\\ud83d\\ude00\\n", "größe"])
 def test_other_texts_are_taken_beside_nan(text: str) -> None:
     tensor = '{"name": "x", "datatype": "FP64", "shape": [1, 2], "data": [NaN, 1e200]}'
     body = f'{{"id": "{text}", "inputs": [{tensor}]}}'.encode()
-    infer = read(body, signature=one("FP64", 2))
-    answer = json.loads(b"".join(write_answer(infer, one("FP64", 2), "f", memoryview(infer.body)).parts))
+    infer = read(body, signature=signature_of("FP64", 2))
+    answer = json.loads(b"".join(write_answer(infer, signature_of("FP64", 2), "f", memoryview(infer.body)).parts))
     assert answer["id"] == json.loads(f'"{text}"')
 
 
@@ -207,7 +209,7 @@ def test_a_long_text_among_the_numbers_takes_no_memory_for_each_of_them() -> Non
             document = {"inputs": [tensor("x", datatype, [1, cells + 1], data)]}
             tracemalloc.start()
             try:
-                assert refused(document, signature=one(datatype, cells + 1)).code == "invalid_tensor"
+                assert refused(document, signature=signature_of(datatype, cells + 1)).code == "invalid_tensor"
                 assert tracemalloc.get_traced_memory()[1] < 10_000_000
             finally:
                 tracemalloc.stop()

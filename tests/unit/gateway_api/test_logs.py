@@ -179,8 +179,8 @@ async def test_followed_log_has_both_sources_until_removal() -> None:
     follower = Logs(own, kept).follow(ALL)
     own.append(KEY, "", "ours")
     kept.coming.put_nowait(at(9.0, "theirs"))
-    heard = [await follower.next_line(), await follower.next_line()]
-    assert {line.text for line in heard if line is not None} == {"ours", "theirs"}
+    lines = [await follower.next_line(), await follower.next_line()]
+    assert {line.text for line in lines if line is not None} == {"ours", "theirs"}
     own.forget(KEY)
     assert await follower.next_line() is None
     follower.close()

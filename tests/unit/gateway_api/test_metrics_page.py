@@ -146,11 +146,11 @@ async def test_a_long_page_gives_the_loop_away_and_is_whole() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    beside = asyncio.create_task(others())
+    other_tasks = asyncio.create_task(others())
     found = series(await MetricsPage([GatewayCollector(lambda: many, ControlCounters(), Histogram((0.001,)))])())
-    beside.cancel()
+    other_tasks.cancel()
     assert turns > 20
-    assert all(found["gateway_service_count", (("function_name", one.name),)] == 3 for one in many)
+    assert all(found["gateway_service_count", (("function_name", function.name),)] == 3 for function in many)
 
 
 async def test_concurrent_scrapes_share_a_page_and_later_ones_see_new_counts() -> None:
@@ -168,7 +168,7 @@ async def test_concurrent_scrapes_share_a_page_and_later_ones_see_new_counts() -
     later = asyncio.gather(*(page() for _ in range(10)))
     assert len(set(await first)) == 1
     code = "gateway_function_invocation_total", (("code", "200"), FN)
-    assert {series(one)[code] for one in await later} == {3}
+    assert {series(page)[code] for page in await later} == {3}
     assert rendered == 2
 
 

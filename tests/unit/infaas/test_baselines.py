@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gnomon_autoscaler.policies.infaas import baselines
+from benchmarks import infaas_baselines as baselines
 from gnomon_core.errors import GnomonError
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
 from gnomon_core.variants import CPU
@@ -17,7 +17,10 @@ A, B, C = BY_COST
 def seen(
     loads: Mapping[str, float], running: Mapping[str, int], now_s: float = 0.0, capacity: Mapping[str, float] | None = None
 ) -> ApplicationObservation:
-    members = tuple(VariantMember(one, running.get(one.id, 0), running.get(one.id, 0), loads.get(one.id, 0.0)) for one in BY_COST)
+    members = tuple(
+        VariantMember(variant, running.get(variant.id, 0), running.get(variant.id, 0), loads.get(variant.id, 0.0))
+        for variant in BY_COST
+    )
     return ApplicationObservation(now_s, "faces", members, (), capacity or {})
 
 

@@ -20,7 +20,7 @@ def seen(
     *demands: Demand, now_s: float = 0.0, running: Mapping[str, int] | None = None, capacity: Mapping[str, float] = FOUR_CORES
 ) -> ApplicationObservation:
     counts = running or {}
-    members = tuple(VariantMember(one, counts.get(one.id, 0), counts.get(one.id, 0)) for one in (EXACT, QUICK))
+    members = tuple(VariantMember(variant, counts.get(variant.id, 0), counts.get(variant.id, 0)) for variant in (EXACT, QUICK))
     return ApplicationObservation(now_s, "faces", members, demands, capacity)
 
 

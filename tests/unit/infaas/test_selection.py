@@ -144,9 +144,9 @@ def test_less_accurate_variant_answers_while_the_wished_ones_are_late(selector: 
 def test_degraded_answer_is_the_most_accurate_one_in_time() -> None:
     variants = [variant(f"m{n}-cpu", accuracy=0.5 + n / 10, latency_s=0.1 * n, cost=1.0) for n in range(1, 5)]
     selector = VariantSelector(variants)
-    pending = {one.id: 0 for one in variants}
-    for one in variants[:3]:
-        selector.instance_loaded(one.id, "", pending=partial(pending.__getitem__, one.id))
+    pending = {loaded.id: 0 for loaded in variants}
+    for loaded in variants[:3]:
+        selector.instance_loaded(loaded.id, "", pending=partial(pending.__getitem__, loaded.id))
     query = Query(accuracy=0.9, accuracy_floor=0.6, latency_s=0.45)
     assert selector.select(query) == Choice(variants[2], degraded=True)
     pending["m3-cpu"] = 1  # 0.6 s
@@ -244,5 +244,5 @@ def test_nearest_of_many_variants_is_the_nearest_of_few() -> None:
     """200 variants of which none is better than another: more accurate ones are dearer."""
     many = [variant(f"m{n}-cpu", accuracy=0.5 + n / 1000, latency_s=0.1, cost=1.0 + n) for n in range(200)]
     for asked in (Query(accuracy=0.8, cost_per_s=100.0), Query(accuracy=0.9, latency_s=0.05), Query(cost_per_s=0.5)):
-        expected = min(many, key=lambda one: (distance(one, asked), preference(one)))
+        expected = min(many, key=lambda variant: (distance(variant, asked), preference(variant)))
         assert VariantSelector(many).select(asked).variant is expected

@@ -87,12 +87,12 @@ def test_longer_confirmation_can_be_asked_for() -> None:
 
 def test_noise_at_the_peak_changes_the_state_less_often_than_without_hysteresis() -> None:
     """Poisson counts of two seconds around 97 % of the peak, for an hour."""
-    chance = random.Random(1)
-    rates = [chance.gauss(97.0, (97.0 / 2.0) ** 0.5) for _ in range(1800)]
+    rng = random.Random(1)
+    rates = [rng.gauss(97.0, (97.0 / 2.0) ** 0.5) for _ in range(1800)]
     none = Thresholds(headroom=1.0, better_periods=1)
 
     def changes(thresholds: Thresholds) -> int:
         found = states(*[seen(rate) for rate in rates], thresholds=thresholds)
-        return sum(one is not other for one, other in pairwise(found))
+        return sum(first is not second for first, second in pairwise(found))
 
     assert changes(Thresholds()) * 2 < changes(none)

@@ -31,7 +31,7 @@ def seen(
     *demands: Demand, running: Mapping[str, int] | None = None, capacity: Mapping[str, float] | None = None, now_s: float = 0.0
 ) -> ApplicationObservation:
     counts = running or {}
-    members = tuple(VariantMember(one, counts.get(one.id, 0), counts.get(one.id, 0)) for one in (A, B, C))
+    members = tuple(VariantMember(variant, counts.get(variant.id, 0), counts.get(variant.id, 0)) for variant in (A, B, C))
     return ApplicationObservation(now_s, "faces", members, demands, capacity or {})
 
 
@@ -149,7 +149,8 @@ def test_short_headroom_loads_at_once_and_surplus_waits_for_the_loading_time() -
     assert plan.instances == {"A": 2, "B": 1}
     loading = seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=2.0)
     loading = dataclasses.replace(
-        loading, members=tuple(dataclasses.replace(one, ready=0) if one.variant is B else one for one in loading.members)
+        loading,
+        members=tuple(dataclasses.replace(member, ready=0) if member.variant is B else member for member in loading.members),
     )
     plan, after = decide(loading, state, CAPACITY_ALONE)
     assert plan.instances == {"A": 2, "B": 1}  # B is not ready

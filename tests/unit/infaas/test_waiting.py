@@ -10,11 +10,11 @@ from gnomon_autoscaler.policies.infaas.waiting import served_in_time, utilizatio
 
 def late_share(rate_rps: float, service_s: float, instances: int, objective_s: float, queries: int = 150_000) -> float:
     """The share of late queries of a queue with Poisson arrivals, first come first served."""
-    chance, free = random.Random(7), [0.0] * instances
+    rng, free = random.Random(7), [0.0] * instances
     heapify(free)
     now_s, late = 0.0, 0
     for _ in range(queries):
-        now_s += chance.expovariate(rate_rps)
+        now_s += rng.expovariate(rate_rps)
         end_s = max(now_s, free[0]) + service_s
         heapreplace(free, end_s)
         late += end_s - now_s > objective_s + 1e-9

@@ -45,7 +45,7 @@ def pod_autoscaler(annotations: dict[str, str] | None = None, **spec: Any) -> di
 
 def pod(name: str = "a", **fields: Any) -> RevisionPod:
     """A ready pod of one core that can be resized."""
-    told = {
+    facts = {
         "ip": "10.0.0.1",
         "running": True,
         "ready": True,
@@ -54,7 +54,7 @@ def pod(name: str = "a", **fields: Any) -> RevisionPod:
         "cores": 1.0,
         "effective_cores": 1.0,
     }
-    return RevisionPod("users", name, "f-00001", uid=f"uid-{name}", node="node-a", **{**told, **fields})
+    return RevisionPod("users", name, "f-00001", uid=f"uid-{name}", node="node-a", **{**facts, **fields})
 
 
 class Played:
@@ -75,7 +75,7 @@ class Played:
         self.probes = 0
         self.answers = True
         self.proxied: bool | None = None
-        self.told: list[tuple[float, str, int, str]] = []
+        self.written_statuses: list[tuple[float, str, int, str]] = []
 
     @property
     def ready(self) -> int:
@@ -122,7 +122,7 @@ class Played:
         if planned.status != self.pa.get("status"):
             self.pa["status"] = dict(planned.status)
             active, mode = self.condition("Active"), "" if self.sks is None else self.sks["spec"]["mode"]
-            self.told.append((self.now_s, active, self.replicas, mode))
+            self.written_statuses.append((self.now_s, active, self.replicas, mode))
         self._settle_service()
         if planned.route is not None:
             self._route(planned.route)
@@ -142,7 +142,7 @@ class Played:
         if self.sks is None:
             return
         populated = self.sks["spec"]["mode"] == PROXY or not self.ready
-        before = {one["type"]: one for one in self.sks["status"].get("conditions", [])}
+        before = {condition["type"]: condition for condition in self.sks["status"].get("conditions", [])}
         now = {"Ready": self.ready > 0, "ActivatorEndpointsPopulated": populated}
         listed = []
         for kind, met in now.items():
@@ -188,7 +188,7 @@ def cluster_of(pa: Callable[[], PaFacts] | None = None, **fields: Any) -> Knativ
         "events": SimpleNamespace(warn=lambda *_: None),
         "writer": None,
         "clock": VirtualClock(),
-        "chance": Random(1),
+        "rng": Random(1),
         "wall_s": lambda: EPOCH_S,
     }
     assert fields.keys() <= nothing.keys(), fields.keys() - nothing.keys()

@@ -42,12 +42,12 @@ def bodies(count: int) -> Bodies:
 
 def pods_of(made: Bodies) -> dict[str, str | None]:
     """The pod of each, by its name, None for one without."""
-    found = {one.id: made.pod_of(one.id) for one in made.instances(SETTINGS, 0.0)}
+    found = {instance.id: made.pod_of(instance.id) for instance in made.instances(SETTINGS, 0.0)}
     return {id_.rpartition("-")[2]: None if has is None else has.name for id_, has in found.items()}
 
 
 def states(made: Bodies) -> list[InstanceState]:
-    return [one.state for one in made.instances(SETTINGS, 0.0)]
+    return [instance.state for instance in made.instances(SETTINGS, 0.0)]
 
 
 def test_as_many_are_ready_as_pods_are() -> None:
@@ -95,21 +95,21 @@ def test_pods_are_resized_to_what_was_asked_for_or_what_their_revision_says() ->
     made = bodies(1)
     made.add(4)
     made.match([pod("a"), pod("b", ready=False)])
-    assert [(one.name, cores) for one, cores in made.to_resize(None)] == [("b", 4)]
-    assert [(one.name, cores) for one, cores in made.to_resize(2)] == [("a", 2), ("b", 4)]
+    assert [(body.name, cores) for body, cores in made.to_resize(None)] == [("b", 4)]
+    assert [(body.name, cores) for body, cores in made.to_resize(2)] == [("a", 2), ("b", 4)]
     assert made.to_resize(1)[1:] == []
     # What is asked for later holds from then on, and also where it is what the Revision says.
     made.resize("f-00001.users-1", 3)
     made.resize("f-00001.users-2", 1)
     made.resize("gone", 8)
-    assert [(one.name, cores) for one, cores in made.to_resize(2)] == [("a", 3)]
+    assert [(body.name, cores) for body, cores in made.to_resize(2)] == [("a", 3)]
 
 
 def test_pods_without_an_instance_get_their_revisions_cores() -> None:
     """As with `activation-scale: 3`, where the policy wishes for one: all three of them serve."""
     made = bodies(1)
     made.match([pod("a"), pod("b"), pod("c", cores=4.0, effective_cores=4.0)])
-    assert [(one.name, cores) for one, cores in made.to_resize(2)] == [("a", 2), ("b", 2)]
+    assert [(body.name, cores) for body, cores in made.to_resize(2)] == [("a", 2), ("b", 2)]
     assert not made.to_resize(None)
 
 
@@ -122,7 +122,7 @@ def test_body_follows_the_cores_of_its_revision() -> None:
         made.resize("f-00001.users-1", cores)
     made.resize("f-00001.users-2", 4)
     made.follow(3)
-    assert [(one.name, cores) for one, cores in made.to_resize(3)] == [("a", 3), ("b", 4)]
+    assert [(body.name, cores) for body, cores in made.to_resize(3)] == [("a", 3), ("b", 4)]
 
 
 @pytest.mark.parametrize("fields", [{"running": False, "reported": False}, {"reported": False}, {"ending": True}])
@@ -398,20 +398,20 @@ async def test_few_threads_wait_for_it_and_what_was_known_holds(silent: Silent, 
 
     settings = read_settings(None, {"gnomon/model": "m@1"})
     revisions = [ModelReader(read, clock, lambda: None) for _ in range(REVISIONS)]
-    for one in revisions:
-        one.follow(settings)
-    await until(lambda: all(one.known for one in revisions))
+    for revision in revisions:
+        revision.follow(settings)
+    await until(lambda: all(revision.known for revision in revisions))
     away, clock.time_s = True, clock.time_s + REREAD_S
-    for one in revisions:
-        one.look()
+    for revision in revisions:
+        revision.look()
     await until(lambda: silent.held == READERS)
     async with asyncio.timeout(60):
         # Whatever else is done beside the event loop goes on, and is behind what would have been begun by now.
         await asyncio.to_thread(lambda: None)
     assert silent.most == READERS
-    assert all(one.known and one.profile is PROFILE for one in revisions)
-    for one in revisions:
-        one.close()
+    assert all(revision.known and revision.profile is PROFILE for revision in revisions)
+    for revision in revisions:
+        revision.close()
 
 
 POD = RevisionPod(

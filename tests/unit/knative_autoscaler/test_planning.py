@@ -46,7 +46,7 @@ def test_a_new_revision_becomes_ready_with_its_first_pod() -> None:
     assert (status["desiredScale"], status["actualScale"]) == (1, 1)
     assert status["observedGeneration"] == 1
     # Never inactive before it was initialized: the Revision would have failed for ever.
-    assert all(active != "False" for _, active, _, _ in played.told)
+    assert all(active != "False" for _, active, _, _ in played.written_statuses)
 
 
 def test_a_plan_that_is_carried_out_is_followed_by_none() -> None:
@@ -273,16 +273,16 @@ def test_pods_that_somebody_else_counts_are_left_alone_and_the_status_says_so() 
     theirs = replace(played.seen(), conflict="Theirs sets the number.", target=replace(target, replicas=4), ready=4)
     planned = plan(theirs)
     assert (planned.want, planned.replicas) == (4, None)
-    told = pa_facts({**played.pa, "status": planned.status})
-    assert (told.condition("ScalingPolicy").reason, told.condition("ScalingPolicy").message) == (
+    facts = pa_facts({**played.pa, "status": planned.status})
+    assert (facts.condition("ScalingPolicy").reason, facts.condition("ScalingPolicy").message) == (
         "ForeignAutoscaler",
         "Theirs sets the number.",
     )
-    assert told.condition("Ready").status == "True"
+    assert facts.condition("Ready").status == "True"
     none = plan(replace(theirs, target=replace(target, replicas=0), ready=0))
     assert (none.want, none.replicas) == (0, None)
     assert pa_facts({**played.pa, "status": none.status}).condition("Active").reason == "NoTraffic"
-    ours = plan(replace(theirs, pa=told, conflict=""))
+    ours = plan(replace(theirs, pa=facts, conflict=""))
     assert ours.replicas == 2
     assert pa_facts({**played.pa, "status": ours.status}).condition("ScalingPolicy").reason == "kpa"
 
@@ -323,7 +323,7 @@ async def test_partial_decision_is_reported_with_the_refusal() -> None:
     assert refused.value.message == f"No room for a Shadow of {THIRD.body}."
 
 
-class Told:
+class RemovedShadows:
     """Nodes that hear whose Bodies have gone."""
 
     def __init__(self) -> None:
@@ -335,13 +335,13 @@ class Told:
 
 def test_shadows_end_with_instances_that_are_no_more_and_with_their_revision() -> None:
     """Else a node has them for as long as the pod lives, and the next Revision of this name takes them for its own."""
-    played, told = Played(), Told()
-    instances = RevisionInstances(played.facts.key, cluster_of(shadows=told), policies())
+    played, coordinators = Played(), RemovedShadows()
+    instances = RevisionInstances(played.facts.key, cluster_of(shadows=coordinators), policies())
     instances.begin(3)
     instances.begin(1)
-    assert told.gone == ["f-00001.users-2", "f-00001.users-3"]
+    assert coordinators.gone == ["f-00001.users-2", "f-00001.users-3"]
     instances.leave()
-    assert told.gone[2:] == ["f-00001.users-1"]
+    assert coordinators.gone[2:] == ["f-00001.users-1"]
     assert instances.wanted == 1, "its pods are left as they are"
 
 

@@ -62,20 +62,20 @@ def test_a_slice_belongs_to_the_service_and_goes_with_the_revision() -> None:
     pa = pa_facts(pod_autoscaler())
     wanted = Addresses((GATEWAY, "fd00::9"), (("http", 8012),))
     made = slices(pa, wanted)
-    assert {name: one["addressType"] for name, one in made.items()} == {
+    assert {name: row["addressType"] for name, row in made.items()} == {
         "f-00001-gnomon-ipv4": "IPv4",
         "f-00001-gnomon-ipv6": "IPv6",
     }
-    for one in made.values():
-        labels = one["metadata"]["labels"]
+    for row in made.values():
+        labels = row["metadata"]["labels"]
         assert labels["kubernetes.io/service-name"] == "f-00001"
         assert pa.labels.items() <= labels.items()
-        [owner] = one["metadata"]["ownerReferences"]
+        [owner] = row["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("PodAutoscaler", pa.uid, True)
-        assert one["endpoints"][0]["conditions"]["ready"] is True
-    read = [own_slice(one) for one in made.values()]
-    assert [one.service for one in read] == ["f-00001", "f-00001"]
-    assert sorted(ip for one in read for ip in one.addresses.ips) == sorted(wanted.ips)
+        assert row["endpoints"][0]["conditions"]["ready"] is True
+    read = [own_slice(document) for document in made.values()]
+    assert [endpoint_slice.service for endpoint_slice in read] == ["f-00001", "f-00001"]
+    assert sorted(ip for endpoint_slice in read for ip in endpoint_slice.addresses.ips) == sorted(wanted.ips)
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_the_condition_informs_and_goes_with_the_policy() -> None:
     seen = played.seen()
     alone = shadows(replace(ALL, pooled=False))
     status = plan(replace(seen, demand=replace(seen.demand, shadows=alone))).status
-    [written] = [one for one in status["conditions"] if one["type"] == "Shadows"]
+    [written] = [condition for condition in status["conditions"] if condition["type"] == "Shadows"]
     assert (written["status"], written["reason"], written["severity"]) == ("False", "NoPool", "Info")
     # Ready does not hang on it.
     assert conditions(status)["Ready"].status == "True"

@@ -132,9 +132,9 @@ amounts = st.floats(min_value=0.0, max_value=1e6)
 
 
 @given(amounts, amounts, amounts, amounts, amounts)
-def test_a_stat_is_read_as_it_was_written(one: float, two: float, three: float, four: float, uptime: float) -> None:
-    data = message(concurrency=one, proxied_concurrency=two, rps=three, proxied_rps=four, uptime=uptime)
-    assert read_stat(data) == PodStat(concurrency=one, rps=three)
+def test_a_stat_is_read_as_it_was_written(first: float, second: float, third: float, fourth: float, uptime: float) -> None:
+    data = message(concurrency=first, proxied_concurrency=second, rps=third, proxied_rps=fourth, uptime=uptime)
+    assert read_stat(data) == PodStat(concurrency=first, rps=third)
 
 
 def test_fields_of_a_later_version_are_stepped_over() -> None:
@@ -220,10 +220,10 @@ def test_a_pause_of_whoever_asks_is_no_load() -> None:
 
 
 def test_gateway_metrics_are_read_like_an_activator_s() -> None:
-    one, other = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users")
-    page = waiting_to_text({one: 7}, {one: 70, other: 3})
-    assert waiting(page) == {one: 7.0}
-    assert uncounted(page) == {one: 70.0, other: 3.0}
+    first, second = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users")
+    page = waiting_to_text({first: 7}, {first: 70, second: 3})
+    assert waiting(page) == {first: 7.0}
+    assert uncounted(page) == {first: 70.0, second: 3.0}
     assert uncounted(PAGE) == {}
 
 
@@ -257,7 +257,7 @@ def batching(name: str = "batch", **annotations: str) -> Played:
     return Played({"gnomon/autoscaler": name, **annotations})
 
 
-def told(pa: PaFacts, buffer: BufferStatus | None) -> dict[str, Any]:
+def written_status(pa: PaFacts, buffer: BufferStatus | None) -> dict[str, Any]:
     return status(pa, None, Outcome(1, 1, 1, "batch", "planned", buffer=buffer), EPOCH_S)
 
 
@@ -307,22 +307,22 @@ def test_the_reason_is_told_anew_with_each_plan() -> None:
 
 def test_the_status_has_the_plan_beside_what_others_have_annotated() -> None:
     before = pa_facts({**pod_autoscaler(), "status": {"annotations": {"theirs": "kept", ANNOTATION: "old"}}})
-    found = told(before, BufferStatus("batch", PLAN))
+    found = written_status(before, BufferStatus("batch", PLAN))
     assert found["annotations"]["theirs"] == "kept"
     assert buffer_of(found) == BufferStatus("batch", PLAN)
     after = pa_facts({**pod_autoscaler(), "status": found})
-    assert told(after, BufferStatus("batch", PLAN)) == found, "what is told already is not written again"
-    assert told(after, None)["annotations"] == {"theirs": "kept"}
+    assert written_status(after, BufferStatus("batch", PLAN)) == found, "what is told already is not written again"
+    assert written_status(after, None)["annotations"] == {"theirs": "kept"}
 
 
 def test_a_revision_without_a_plan_has_no_annotations() -> None:
-    assert "annotations" not in told(pa_facts(pod_autoscaler()), None)
+    assert "annotations" not in written_status(pa_facts(pod_autoscaler()), None)
 
 
 def test_the_next_leader_goes_on_with_the_plan_that_the_status_has() -> None:
     played = batching()
     instances = instances_of(played)
-    instances.begin(2, buffer_of(told(played.facts, BufferStatus("batch", PLAN))))
+    instances.begin(2, buffer_of(written_status(played.facts, BufferStatus("batch", PLAN))))
     assert instances.buffer(BATCH) == BufferStatus("batch", PLAN)
 
 

@@ -183,9 +183,9 @@ def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str
 def test_revision_of_an_application_is_told_what_to_deploy_instead(caplog: pytest.LogCaptureFixture) -> None:
     document = revision({**BATCHES, "gnomon/model": "app:photos"}, env=[VARIABLE])
     RevisionReader(anything)(document)
-    for told in (caplog.text, misread(document)):
-        assert "names the application 'photos'" in told
-        assert "from the template gnomon-application" in told
+    for text in (caplog.text, misread(document)):
+        assert "names the application 'photos'" in text
+        assert "from the template gnomon-application" in text
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class FakeCluster:
         self._deployed, self._pods = deployed, pods
         self.leads = True
         self.clock: Clock = clock or WallClock()
-        self.chance = random.Random(1)
+        self.rng = random.Random(1)
         self.options = OpenFaasOptions(start_timeout_s=start_timeout_s, adopting_s=0.0)
         self.session = session
         self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)

@@ -57,8 +57,8 @@ class SmallCluster:
     The ReplicaSet has observed what the plan has observed when it acts on a number that was planned from it.
     """
 
-    def __init__(self, chance: random.Random, quota: int = 100, room: int = 100) -> None:
-        self.chance, self.quota, self.room = chance, quota, room
+    def __init__(self, rng: random.Random, quota: int = 100, max_pods: int = 100) -> None:
+        self.rng, self.quota, self.max_pods = rng, quota, max_pods
         self.pods: dict[str, PodFacts] = {}
         self.deployed: DeployedFunction | None = None
         self.numbers = itertools.count()
@@ -69,7 +69,7 @@ class SmallCluster:
         return [pod for pod in counted(self.pods.values()) if pod.version == version]
 
     def tick(self) -> None:
-        self.chance.choice([self.controllers, self.schedule, self.start, self.finish])()
+        self.rng.choice([self.controllers, self.schedule, self.start, self.finish])()
 
     def controllers(self) -> None:
         """One decision of the Deployment's controller and its ReplicaSets: maxSurge 25 %, rounded up."""
@@ -94,7 +94,7 @@ class SmallCluster:
         self.deployed = replace(found, failure=failure)
 
     def remove(self, some: list[PodFacts]) -> None:
-        self.chance.shuffle(some)
+        self.rng.shuffle(some)
         self.end(min(some, key=order_of_removal))
 
     def end(self, pod: PodFacts) -> None:
@@ -104,13 +104,13 @@ class SmallCluster:
     def change(self, among: Iterable[PodFacts], **fields: object) -> None:
         some = list(among)
         if some:
-            pod = self.chance.choice(some)
+            pod = self.rng.choice(some)
             self.pods[pod.name] = replace(pod, **fields)  # type: ignore[arg-type]
 
     def schedule(self) -> None:
         placed = sum(pod.node is not None for pod in self.pods.values())
         unplaced = [pod for pod in self.pods.values() if pod.node is None and not pod.ending]
-        if placed < self.room:
+        if placed < self.max_pods:
             self.change(unplaced, node="n1", trouble="")
         else:
             self.change(unplaced, trouble="Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
@@ -122,7 +122,7 @@ class SmallCluster:
     def finish(self) -> None:
         ending = [name for name, pod in self.pods.items() if pod.ending]
         if ending:
-            del self.pods[self.chance.choice(ending)]
+            del self.pods[self.rng.choice(ending)]
 
     def carry_out(self, step: Step, version: int) -> None:
         match step:

@@ -15,12 +15,12 @@ def spec(deployment: dict[str, Any], options: PodOptions) -> dict[str, Any]:
 
 
 def mounts(pod: dict[str, Any]) -> dict[str, str]:
-    return {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    return {volume_mount["name"]: volume_mount["mountPath"] for volume_mount in pod["containers"][0]["volumeMounts"]}
 
 
 def test_a_body_has_its_coordinators_volume_and_the_models() -> None:
     pod = spec(BODY, COORDINATED)
-    volumes = {one["name"]: one for one in pod["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
 
     assert volumes["coordinator"]["csi"] == {
         "driver": "node.gnomon",
@@ -30,12 +30,12 @@ def test_a_body_has_its_coordinators_volume_and_the_models() -> None:
     assert volumes["models"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
     assert (mounts(pod)["coordinator"], mounts(pod)["models"]) == ("/run/gnomon", "/models")
     # As strict as any other: no host path, no token, nobody's rights.
-    assert not any("hostPath" in one for one in pod["volumes"])
+    assert not any("hostPath" in volume for volume in pod["volumes"])
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"]
 
 
 def test_pod_without_a_model_has_no_volume() -> None:
     for pod in (spec({"service": "echo", "image": "echo"}, COORDINATED), spec(BODY, PodOptions())):
-        assert {one["name"] for one in pod["volumes"]} == {"tmp", "secrets"}
+        assert {volume["name"] for volume in pod["volumes"]} == {"tmp", "secrets"}
         assert set(mounts(pod)) == {"tmp", "secrets"}

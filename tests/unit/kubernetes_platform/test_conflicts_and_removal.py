@@ -51,9 +51,9 @@ def test_conflicting_autoscalers_are_found() -> None:
 
 
 def test_a_function_is_hindered_as_long_as_one_of_them_targets_it() -> None:
-    told: list[FunctionKey] = []
-    conflicts = ConflictingAutoscalers(None, None, told.append)  # type: ignore[arg-type]  # nothing is asked of the API server here
-    key, one, two = (
+    changes: list[FunctionKey] = []
+    conflicts = ConflictingAutoscalers(None, None, changes.append)  # type: ignore[arg-type]  # nothing is asked of the API server here
+    key, first, second = (
         FunctionKey("figlet"),
         *(ConflictingAutoscaler("HPA", "openfaas-fn", name, name, "figlet") for name in ("a", "b")),
     )
@@ -62,14 +62,14 @@ def test_a_function_is_hindered_as_long_as_one_of_them_targets_it() -> None:
     def seen(old: ConflictingAutoscaler | None, new: ConflictingAutoscaler | None) -> None:
         conflicts._seen(Change(("openfaas-fn", "x"), old, new))
 
-    seen(None, one)
-    seen(None, two)
+    seen(None, first)
+    seen(None, second)
     refusal = conflicts.scaling_conflict(key)
     assert refusal is not None
     assert (refusal.status, refusal.code) == (409, "foreign_autoscaler")
-    seen(two, None)
-    assert conflicts.of(key) == one
-    seen(one, moved)
+    seen(second, None)
+    assert conflicts.of(key) == first
+    seen(first, moved)
     assert conflicts.scaling_conflict(key) is None
     assert conflicts.of(FunctionKey("other")) == moved
-    assert set(told[-2:]) == {key, FunctionKey("other")}
+    assert set(changes[-2:]) == {key, FunctionKey("other")}

@@ -69,13 +69,13 @@ async def test_a_silent_leader_is_succeeded_after_the_lease_and_under_a_larger_e
 
 async def test_no_two_may_write_at_any_time(leases: Leases, machine: Machine) -> None:
     # Chance decides who gets a turn, how long it takes and who is cut off; at no moment may two write.
-    chance = random.Random(7)
+    rng = random.Random(7)
     candidates = [Candidate(f"c{number}", leases, machine) for number in range(3)]
     epochs: list[int] = []
     for _ in range(600):
-        machine.now_s += chance.choice([0.1, 0.5, 2.0, 6.0])
-        leases.away = chance.random() < 0.3
-        await chance.choice(candidates).leader.attempt()
+        machine.now_s += rng.choice([0.1, 0.5, 2.0, 6.0])
+        leases.away = rng.random() < 0.3
+        await rng.choice(candidates).leader.attempt()
         leading = [candidate for candidate in candidates if candidate.tenure.leading]
         assert len(leading) <= 1
         if leading and (not epochs or epochs[-1] != leading[0].tenure.epoch):

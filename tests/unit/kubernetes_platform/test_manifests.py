@@ -90,9 +90,9 @@ def test_pods_have_no_token_and_a_root_that_cannot_be_written_unless_asked_for()
 
 def test_secrets_and_the_batch_token_are_files_where_openfaas_has_them() -> None:
     pod = pod_of(secrets=["key", "cert"])
-    [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "secrets"]
+    [mount] = [volume_mount for volume_mount in pod["containers"][0]["volumeMounts"] if volume_mount["name"] == "secrets"]
     assert mount == {"name": "secrets", "mountPath": "/var/openfaas/secrets", "readOnly": True}
-    [volume] = [one for one in pod["volumes"] if one["name"] == "secrets"]
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "secrets"]
     assert [source["secret"]["name"] for source in volume["projected"]["sources"]] == ["key", "cert", "figlet.gnomon"]
     token = batch_token(FunctionKey("figlet"), "t0ken")
     assert token["metadata"]["name"] == "figlet.gnomon"
@@ -103,7 +103,7 @@ def test_a_login_to_a_registry_is_for_the_kubelet_and_no_file() -> None:
     options = PodOptions(pull_secrets=("registry",), image_pull_policy="Always", runtime_class="gvisor")
     pod = deployment(spec_of(secrets=["key", "registry"]), 1, options)["spec"]["template"]["spec"]
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
-    [volume] = [one for one in pod["volumes"] if one["name"] == "secrets"]
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "secrets"]
     assert [source["secret"]["name"] for source in volume["projected"]["sources"]] == ["key", "figlet.gnomon"]
     assert (pod["containers"][0]["imagePullPolicy"], pod["runtimeClassName"]) == ("Always", "gvisor")
 
@@ -168,7 +168,7 @@ def test_termination_grace_covers_the_pause_and_requests_in_flight() -> None:
 
 def test_the_users_variables_win_and_the_process_has_its_own_field() -> None:
     pod = pod_of(envProcess="python3 index.py", envVars={"fprocess": "cat", "GNOMON_CORES": "9", "mode": "http"})
-    variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    variables = {row["name"]: row["value"] for row in pod["containers"][0]["env"]}
     assert variables["fprocess"] == "python3 index.py"
     assert (variables["GNOMON_CORES"], variables["mode"]) == ("9", "http")
     assert variables["GNOMON_FUNCTION"] == "figlet.openfaas-fn"
@@ -325,7 +325,7 @@ def containers() -> list[Any]:
         for document in yaml.safe_load_all(path.read_text()):
             if document and document.get("kind") in ("Deployment", "DaemonSet"):
                 listed = document["spec"]["template"]["spec"]["containers"]
-                found += [pytest.param(one, id=f"{path.stem}-{one['name']}") for one in listed if "livenessProbe" in one]
+                found += [pytest.param(row, id=f"{path.stem}-{row['name']}") for row in listed if "livenessProbe" in row]
     return found
 
 

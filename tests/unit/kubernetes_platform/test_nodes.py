@@ -28,7 +28,7 @@ def document(name: str = "n1", **spec: Any) -> dict[str, Any]:
 
 
 def pod(node: str | None, *requests: dict[str, str], phase: str = "Running", **spec: Any) -> dict[str, Any]:
-    containers = [{"resources": {"requests": one}} for one in requests]
+    containers = [{"resources": {"requests": request}} for request in requests]
     return {
         "metadata": {"name": "p"},
         "spec": {"nodeName": node, "containers": containers, **spec},
@@ -144,14 +144,14 @@ def test_a_node_makes_shadows_while_its_pool_can() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_free_capacity_is_allocatable_minus_all_pods_and_shadows(seed: int) -> None:
-    chance, seen = random.Random(seed), Observed()
+    rng, seen = random.Random(seed), Observed()
     loads: dict[str, str] = {}
     claims: dict[str, str] = {}
     for node in ("n1", "n2"):
         seen.node(node)
     for _ in range(400):
-        name, node = chance.choice(["p", "q", "r"]), chance.choice(["n1", "n2"])
-        match chance.randrange(4):
+        name, node = rng.choice(["p", "q", "r"]), rng.choice(["n1", "n2"])
+        match rng.randrange(4):
             case 0:
                 loads[name] = node
                 seen.load(name, pod(node, {"cpu": "500m"}))
@@ -165,7 +165,9 @@ def test_free_capacity_is_allocatable_minus_all_pods_and_shadows(seed: int) -> N
                 claims.pop(name, None)
                 seen.capacity.withdraw(name)
         pods, shadows = list(loads.values()), list(claims.values())
-        assert seen.free == {one: max(0.0, 3.5 - 0.5 * pods.count(one) - shadows.count(one)) for one in ("n1", "n2")}
+        assert seen.free == {
+            node_name: max(0.0, 3.5 - 0.5 * pods.count(node_name) - shadows.count(node_name)) for node_name in ("n1", "n2")
+        }
 
 
 @pytest.mark.parametrize(
@@ -242,10 +244,10 @@ def test_adopted_shadow_keeps_its_task_and_reports_its_state() -> None:
     assert pair_of(changing) == Pair(2, (0, 1, 2), (0, 1, 2))
 
 
-@pytest.mark.parametrize(("told", "expected"), [({}, 0), ({"resident_bytes": 90}, 90)])
-def test_a_coordinator_of_an_earlier_version_says_only_what_it_does(told: dict[str, int], expected: int) -> None:
+@pytest.mark.parametrize(("reported", "expected"), [({}, 0), ({"resident_bytes": 90}, 90)])
+def test_a_coordinator_of_an_earlier_version_says_only_what_it_does(reported: dict[str, int], expected: int) -> None:
     row = {key: value for key, value in ROW.items() if key not in ("wished", "memory_bytes")}
-    row |= {"paired": True, "blocks": [0], "split": [0, 1], **told}
+    row |= {"paired": True, "blocks": [0], "split": [0, 1], **reported}
     shadow = adopted_shadow(row, BODY, STATE, 0.0)
     assert (shadow.instance.pair, shadow.instance.memory_bytes) == (Pair(2, (0,), (0, 1)), expected)
 

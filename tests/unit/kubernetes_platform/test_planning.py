@@ -30,7 +30,7 @@ SERVING = Kept(serving=True)
 
 
 def waiting(*ids: str) -> tuple[Waiting, ...]:
-    return tuple(Waiting(one) for one in ids)
+    return tuple(Waiting(instance_id) for instance_id in ids)
 
 
 def test_first_instance_creates_the_deployment() -> None:
@@ -193,27 +193,29 @@ class Function:
         self.served |= {instance for instance, pod in bound.items() if pod.ready and instance is not None}
         kept = {pod.name: Kept(serving=pod.ready) for pod in bound.values()}
         released = {pod.name for pod in pods if pod.instance and pod.instance not in self.instances}
-        return Desired(self.version, waiting(*(one for one in self.instances if one not in bound)), kept, frozenset(released))
+        return Desired(
+            self.version, waiting(*(instance for instance in self.instances if instance not in bound)), kept, frozenset(released)
+        )
 
     def step(self) -> None:
         steps = list(plan(self.cluster.deployed, self.cluster.pods.values(), self.desired()))
-        self.cluster.chance.shuffle(steps)
+        self.cluster.rng.shuffle(steps)
         for step in steps:
-            if self.cluster.chance.random() < 0.8:
+            if self.cluster.rng.random() < 0.8:
                 self.cluster.carry_out(step, self.version)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_scaling_up_and_down_ends_with_the_desired_pods_and_removes_no_serving_one(seed: int) -> None:
-    chance = random.Random(seed)
-    cluster = SmallCluster(chance)
+    rng = random.Random(seed)
+    cluster = SmallCluster(rng)
     function = Function(cluster)
     for number in range(40):
-        if function.instances and chance.random() < 0.45:
-            function.instances.pop(chance.choice(list(function.instances)))
+        if function.instances and rng.random() < 0.45:
+            function.instances.pop(rng.choice(list(function.instances)))
         else:
             function.instances[f"i{number}"] = 1
-        for _ in range(chance.randrange(12)):
+        for _ in range(rng.randrange(12)):
             cluster.tick()
             function.step()
         serving = {pod.instance for pod in cluster.removed if pod.ready}
@@ -229,43 +231,45 @@ def test_scaling_up_and_down_ends_with_the_desired_pods_and_removes_no_serving_o
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_update_keeps_as_many_pods_ready_as_served_before(seed: int) -> None:
-    chance = random.Random(seed)
-    cluster = SmallCluster(chance)
+    rng = random.Random(seed)
+    cluster = SmallCluster(rng)
     function = Function(cluster)
-    number = chance.randrange(1, 7)
-    function.instances = {f"old{one}": 1 for one in range(number)}
+    number = rng.randrange(1, 7)
+    function.instances = {f"old{index}": 1 for index in range(number)}
     for _ in range(1000):
         cluster.tick()
         function.step()
     assert sum(pod.ready for pod in cluster.pods.values()) == number
     function.version = 2
-    function.instances |= {f"new{one}": 2 for one in range(number)}
+    function.instances |= {f"new{index}": 2 for index in range(number)}
     for _ in range(3000):
         cluster.tick()
         # As the gateway does: an old instance goes for each new one that is ready.
         ready = sum(instance.startswith("new") for instance in function.served)
-        for old in [one for one in function.instances if one.startswith("old")][: max(0, ready - _gone(function, number))]:
+        for old in [instance for instance in function.instances if instance.startswith("old")][
+            : max(0, ready - _gone(function, number))
+        ]:
             function.instances.pop(old)
         function.step()
         assert sum(pod.ready and not pod.ending for pod in cluster.pods.values()) >= number
-    assert sorted(pod.instance or "" for pod in cluster.pods.values()) == sorted(f"new{one}" for one in range(number))
+    assert sorted(pod.instance or "" for pod in cluster.pods.values()) == sorted(f"new{index}" for index in range(number))
 
 
 def _gone(function: Function, number: int) -> int:
-    return number - sum(one.startswith("old") for one in function.instances)
+    return number - sum(instance.startswith("old") for instance in function.instances)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_pods_beyond_the_room_are_pending_until_there_is_room(seed: int) -> None:
-    cluster = SmallCluster(random.Random(seed), room=2)
+    cluster = SmallCluster(random.Random(seed), max_pods=2)
     function = Function(cluster)
-    function.instances = {f"i{one}": 1 for one in range(5)}
+    function.instances = {f"i{number}": 1 for number in range(5)}
     for _ in range(1000):
         cluster.tick()
         function.step()
     assert sum(pod.ready for pod in cluster.pods.values()) == 2
     assert sum(pod.unschedulable for pod in cluster.pods.values()) == 3
-    cluster.room = 5
+    cluster.max_pods = 5
     for _ in range(1000):
         cluster.tick()
         function.step()

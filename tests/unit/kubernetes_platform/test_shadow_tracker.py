@@ -44,7 +44,7 @@ class PlayedNode:
         self.name, self.rows, self.version = name, list(rows), 1
         self.lost: list[str] = []
         """The methods of requests that it does not hear."""
-        self.heard: list[str] = []
+        self.deleted_ids: list[str] = []
         self._news = asyncio.Event()
         app = web.Application()
         app.router.add_get("/v1/state", self._tell)
@@ -88,7 +88,7 @@ class PlayedNode:
 
     async def _end(self, request: web.Request) -> web.Response:
         if not self._loses(request):
-            self.heard.append(request.match_info["id"])
+            self.deleted_ids.append(request.match_info["id"])
         return web.json_response({})
 
 
@@ -176,7 +176,7 @@ async def test_a_node_that_said_nonsense_is_heard_again(platform: Platform, node
 async def test_an_end_that_was_not_heard_is_said_again(platform: Platform, node: PlayedNode) -> None:
     node.lose("DELETE")
     assert platform.pairs.destroy("s-1")
-    await until(lambda: node.heard == ["s-1"], "the Shadow would live for ever", 5.0)
+    await until(lambda: node.deleted_ids == ["s-1"], "the Shadow would live for ever", 5.0)
 
 
 async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(platform: Platform, node: PlayedNode) -> None:
@@ -185,7 +185,7 @@ async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(pla
     # Its pod is not ready for a moment.
     platform.pairs.connections.set_address("node-a", None)
     platform.pairs.connections.set_address("node-a", node.address)
-    await until(lambda: "s-1" in node.heard, "the Shadow would live for ever", 5.0)
+    await until(lambda: "s-1" in node.deleted_ids, "the Shadow would live for ever", 5.0)
     node.says({**ROW, "state": "gone", "paired": False, "reason": "stopped"})
     assert await platform.listener.reason("s-1") == "stopped"
 
@@ -193,12 +193,12 @@ async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(pla
 @pytest.mark.parametrize("state", ["ending", "gone"])
 async def test_ending_shadow_is_not_told_to_end_again(platform: Platform, node: PlayedNode, state: str) -> None:
     assert platform.pairs.destroy("s-1")
-    await until(lambda: node.heard == ["s-1"])
+    await until(lambda: node.deleted_ids == ["s-1"])
     before = node.version
     node.says({**ROW, "state": state, "paired": False, "reason": "stopped"})
     await until(lambda: platform.pairs.connections.states["node-a"]["version"] > before)
     await platform.pairs._background.settled()
-    assert len(node.heard) == (2 if state == "gone" else 1), "what has gone is forgotten there"
+    assert len(node.deleted_ids) == (2 if state == "gone" else 1), "what has gone is forgotten there"
 
 
 async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platform, node: PlayedNode) -> None:
@@ -206,12 +206,12 @@ async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platfo
     await other.server.start_server()
     node.says(ROW, {**ROW, "id": "s-2", "elsewhere": True})
     platform.pairs.connections.set_address("node-b", other.address)
-    await until(lambda: any(one.id == "s-2" and one.pair for one in platform.pairs.instances("line.openfaas-fn")))
+    await until(lambda: any(instance.id == "s-2" and instance.pair for instance in platform.pairs.instances("line.openfaas-fn")))
     await until(lambda: len(platform.pairs.connections.states["node-a"]["shadows"]) > 1)
     node.lose("DELETE")
     assert platform.pairs.destroy("s-2")
-    await until(lambda: node.heard == ["s-2"], "the pair would work for ever", 5.0)
-    assert other.heard == [], "first its Body lets go of it"
+    await until(lambda: node.deleted_ids == ["s-2"], "the pair would work for ever", 5.0)
+    assert other.deleted_ids == [], "first its Body lets go of it"
     await platform.pairs.close()
     await other.server.close()
 
@@ -225,8 +225,8 @@ async def test_untold_shadow_is_announced_again(platform: Platform, node: Played
     assert platform.pairs.destroy("s-2")
     platform.pairs.connections.set_address("node-b", None)
     platform.pairs.connections.set_address("node-b", other.address)
-    await until(lambda: "s-2" in other.heard, "it would have its cores until it had waited long enough for its Body", 5.0)
-    assert node.heard == []
+    await until(lambda: "s-2" in other.deleted_ids, "it would have its cores until it had waited long enough for its Body", 5.0)
+    assert node.deleted_ids == []
     await platform.pairs.close()
     await other.server.close()
 

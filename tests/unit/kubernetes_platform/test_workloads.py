@@ -277,9 +277,9 @@ def patched(document: dict[str, Any], patch: object) -> dict[str, Any]:
 
 
 def test_labels_of_the_namespace_owner_are_kept() -> None:
-    one = StoredNamespace("staging", {"app.kubernetes.io/part-of": "shop"}, {"cost-centre": "7"})
-    document = patched(owned(), marked(one, owned()))
-    assert stored_namespace(document) == one
+    namespace = StoredNamespace("staging", {"app.kubernetes.io/part-of": "shop"}, {"cost-centre": "7"})
+    document = patched(owned(), marked(namespace, owned()))
+    assert stored_namespace(document) == namespace
     other = StoredNamespace("staging", {"stage": "two"}, {})
     document = patched(document, marked(other, document))
     assert stored_namespace(document) == other

@@ -248,7 +248,7 @@ async def test_a_first_word_that_is_read_at_the_end_comes_too_late(subject: Subj
 async def test_shadow_that_ends_while_it_is_promoted_does_not_become_a_body(subject: Subject) -> None:
     risen: list[str] = []
     ends: list[tuple[int, ...]] = []
-    shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", subject.context, lambda _, papers=(): ends.append(papers))
+    shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", subject.context, lambda _, fds=(): ends.append(fds))
     shadow.promote(ORDER, 0, 60.0, lambda: risen.append("f-1"))
     [(_, theirs)] = ends
     with socket.socket(fileno=os.dup(theirs)) as becoming:

@@ -143,14 +143,14 @@ class TestAttendance:
         attendance.answered(sighting("a"), 10.0)
         attendance.answered(Sighting("b2", "http://b:8082"), 10.0)
         assert self.gone(attendance, 10.1) == {"b"}
-        assert {one.id for one in attendance.seen(self.addresses)} == {"a", "b2"}
+        assert {replica.id for replica in attendance.seen(self.addresses)} == {"a", "b2"}
 
     def test_an_address_that_is_not_there_any_more_is_nobodys(self) -> None:
         attendance = Attendance()
         for name in ("a", "b"):
             attendance.answered(sighting(name), 10.0)
         assert self.gone(attendance, 10.1, ("http://a:8082",)) == {"b"}
-        assert [one.id for one in attendance.seen(("http://a:8082",))] == ["a"]
+        assert [replica.id for replica in attendance.seen(("http://a:8082",))] == ["a"]
 
     def test_forgotten_replica_returns_only_by_answering(self) -> None:
         attendance = Attendance()
@@ -158,7 +158,7 @@ class TestAttendance:
         attendance.forget({"b"})
         assert attendance.seen(self.addresses) == []
         attendance.answered(sighting("b"), 20.0)
-        assert [one.id for one in attendance.seen(self.addresses)] == ["b"]
+        assert [replica.id for replica in attendance.seen(self.addresses)] == ["b"]
 
 
 def test_leader_owns_nothing_while_there_is_another_replica() -> None:
@@ -216,7 +216,7 @@ async def test_a_word_that_comes_with_a_question_wakes_what_waits_for_it(monkeyp
     life = ReplicaAgent("b", NOBODY, NOBODY, MemoryBoard(), Peers(PeerSecret("between-the-replicas-only")))
     shared = OwnershipMap(1, (Replica("b", "http://b:8082", 1),), (Replica("a", "http://a:8082", 1),))
     life.learn(shared)
-    assert [one.id for one in life.holdings.unreleased_by("f")] == ["a"]
+    assert [replica.id for replica in life.holdings.unreleased_by("f")] == ["a"]
     woken: list[int] = []
     monkeypatch.setattr(life.forwarder, "changed", lambda: woken.append(1))
     life.answer({"from": "a", "map": shared.to_json(), "draining": []})

@@ -141,14 +141,14 @@ async def test_quiet_waits_for_what_nobody_waits_for_any_more() -> None:
 async def test_an_instance_that_knows_a_later_owner_executes_nothing_and_stays() -> None:
     instance = OneInstance()
     runtime = runtime_with(instance)
-    told: list[int] = []
-    runtime.own(3, told.append)
+    ended: list[int] = []
+    runtime.own(3, ended.append)
     instance.newest = 8
     refused, waits = submit(runtime, b"refused"), submit(runtime, b"waits")
     await turn()
-    assert (refused.got, waits.got, told) == (["queue_moved"], ["queue_moved"], [8])
+    assert (refused.got, waits.got, ended) == (["queue_moved"], ["queue_moved"], [8])
     assert (instance.executed, runtime.ready, runtime.dispatcher.in_system) == ([], 1, 0)
-    runtime.own(9, told.append)
+    runtime.own(9, ended.append)
     served = submit(runtime, b"served")
     await turn()
     instance.answer()

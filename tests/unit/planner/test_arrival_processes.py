@@ -109,9 +109,9 @@ def test_a_share_of_none_or_of_more_than_there_are_is_refused(share: float) -> N
 
 def test_requests_that_a_coin_keeps_are_as_the_thinned_process_says() -> None:
     """Drawn from the whole process and kept by chance, against the thinned one's moments."""
-    process, chance = Map.mmpp2((10.0, 120.0), (2.0, 5.0)), np.random.default_rng(6)
-    times = markov_arrivals(process, 400_000, chance)
-    kept = sample_of_times(times[chance.random(len(times)) < 0.25])
+    process, rng = Map.mmpp2((10.0, 120.0), (2.0, 5.0)), np.random.default_rng(6)
+    times = markov_arrivals(process, 400_000, rng)
+    kept = sample_of_times(times[rng.random(len(times)) < 0.25])
     thinned = process.thinned(0.25)
     assert kept.rate_rps == pytest.approx(thinned.rate_rps, rel=0.02)
     assert kept.gaps.scv.value == pytest.approx(thinned.scv, rel=0.03)
@@ -499,10 +499,10 @@ def test_counts_have_windows_and_no_gaps() -> None:
 def test_a_bin_more_or_less_fine_sees_the_same_dispersion() -> None:
     fine = np.random.default_rng(4).poisson(5.0, 40_000).astype(float)
     coarse = fine.reshape(-1, 10).sum(axis=1)
-    one, two = sample_of_counts(fine, 0.1), sample_of_counts(coarse, 1.0)
+    first, second = sample_of_counts(fine, 0.1), sample_of_counts(coarse, 1.0)
     for window_s in (1.6, 6.4):
-        of_fine = dict(zip(one.windows_s, one.dispersions, strict=True))[window_s]
-        of_coarse = min(zip(two.windows_s, two.dispersions, strict=True), key=lambda pair: abs(pair[0] - window_s))[1]
+        of_fine = dict(zip(first.windows_s, first.dispersions, strict=True))[window_s]
+        of_coarse = min(zip(second.windows_s, second.dispersions, strict=True), key=lambda pair: abs(pair[0] - window_s))[1]
         assert of_fine.value == pytest.approx(of_coarse.value, abs=0.25)
 
 
@@ -634,9 +634,9 @@ def test_bursts_that_belong_to_the_fit_are_no_change() -> None:
 def test_a_change_is_noticed_as_soon_as_stated(change: float, stated_s: float) -> None:
     reference = Reference(52.0)
     assert reference.delay_s(RULE, change) == pytest.approx(stated_s, rel=0.15)
-    delays, chance = [], np.random.default_rng(4)
+    delays, rng = [], np.random.default_rng(4)
     for _ in range(60):
-        counts = chance.poisson(52.0 * (1 + change), 600).astype(float).tolist()
+        counts = rng.poisson(52.0 * (1 + change), 600).astype(float).tolist()
         when_s, found = alarms(counts, reference)[0]
         assert found.higher == (change > 0)
         delays.append(when_s)
@@ -644,8 +644,8 @@ def test_a_change_is_noticed_as_soon_as_stated(change: float, stated_s: float) -
 
 
 def test_an_alarm_says_since_when() -> None:
-    chance = np.random.default_rng(5)
-    counts = [*chance.poisson(50.0, 1000).tolist(), *chance.poisson(65.0, 100).tolist()]
+    rng = np.random.default_rng(5)
+    counts = [*rng.poisson(50.0, 1000).tolist(), *rng.poisson(65.0, 100).tolist()]
     ((when_s, change),) = alarms(counts, Reference(50.0))[:1]
     assert 1000.0 < when_s < 1025.0
     assert change.higher
@@ -673,8 +673,8 @@ def _after(window: list[float], rate_rps: float, seconds: int = 120) -> float:
 @pytest.mark.parametrize("idle_s", [1, 3, 10])
 @pytest.mark.parametrize(("times", "within_s"), [(4.5, 1.0), (2.0, 4.0), (0.4, 7.0)])
 def test_a_jump_is_noticed_in_seconds_after_idle_seconds(idle_s: int, times: float, within_s: float) -> None:
-    chance = np.random.default_rng(6)
-    window = [float(n) for _ in range(6) for n in (*chance.poisson(20.0, 20), *(0,) * idle_s)]
+    rng = np.random.default_rng(6)
+    window = [float(n) for _ in range(6) for n in (*rng.poisson(20.0, 20), *(0,) * idle_s)]
     assert _after(window, 20.0 * times) <= within_s
     assert _after(window, 20.0, 3600) > 60.0
 
@@ -682,15 +682,15 @@ def test_a_jump_is_noticed_in_seconds_after_idle_seconds(idle_s: int, times: flo
 @pytest.mark.parametrize(("times", "within_s"), [(4.5, 1.0), (2.0, 6.0)])
 def test_a_jump_is_noticed_in_seconds_after_a_burst(times: float, within_s: float) -> None:
     """A burst of eight times the rate for one minute of ten."""
-    chance = np.random.default_rng(7)
-    window = [*chance.poisson(20.0, 300), *chance.poisson(160.0, 60), *chance.poisson(20.0, 240)]
+    rng = np.random.default_rng(7)
+    window = [*rng.poisson(20.0, 300), *rng.poisson(160.0, 60), *rng.poisson(20.0, 240)]
     mean_rps = sum(window) / len(window)
     assert _after([float(n) for n in window], mean_rps * times) <= within_s
 
 
 def test_end_of_a_burst_is_detected_as_a_change_of_rate() -> None:
-    chance = np.random.default_rng(8)
-    window = [*chance.poisson(20.0, 100), *chance.poisson(160.0, 60), *chance.poisson(20.0, 40)]
+    rng = np.random.default_rng(8)
+    window = [*rng.poisson(20.0, 100), *rng.poisson(160.0, 60), *rng.poisson(20.0, 40)]
     assert _after([float(n) for n in window], 20.0) <= 5.0
 
 

@@ -159,17 +159,17 @@ def simulated(process: Map, batch: int, timeout_s: float, service_s: list[float]
     moves = np.concatenate([process.D0 - np.diag(process.D0.diagonal()), process.D1], axis=1) / rates[:, None]
     choices = np.cumsum(moves, axis=1)
     now_s, phase, arrivals = 0.0, 0, []
-    for gap, chance in zip(random.exponential(size=events), random.random(events), strict=True):
+    for gap, rng in zip(random.exponential(size=events), random.random(events), strict=True):
         now_s += gap / rates[phase]
-        move = int(np.searchsorted(choices[phase][:-1], chance))
+        move = int(np.searchsorted(choices[phase][:-1], rng))
         if move >= process.order:
             arrivals.append(now_s)
         phase = move % process.order
     latencies, first = [], 0
     while first < len(arrivals) - batch:
         closes_s = min(arrivals[first] + timeout_s, arrivals[first + batch - 1])
-        size = sum(one <= closes_s for one in arrivals[first : first + batch])
-        latencies += [closes_s - one + service_s[size - 1] for one in arrivals[first : first + size]]
+        size = sum(arrival <= closes_s for arrival in arrivals[first : first + batch])
+        latencies += [closes_s - arrival + service_s[size - 1] for arrival in arrivals[first : first + size]]
         first += size
     return np.array(latencies)
 
@@ -278,8 +278,8 @@ def test_a_factor_has_the_shape_it_is_asked_for() -> None:
 
 def test_a_product_multiplies_moments_and_joint_moments() -> None:
     product = kronecker(ONE, TWO)
-    for power, (whole, one, two) in enumerate(zip(product.moments(3), ONE.moments(3), TWO.moments(3), strict=True), start=1):
-        assert whole == pytest.approx(one * two / math.factorial(power))
+    for power, (whole, first, second) in enumerate(zip(product.moments(3), ONE.moments(3), TWO.moments(3), strict=True), start=1):
+        assert whole == pytest.approx(first * second / math.factorial(power))
     for lag in (1, 5):
         joint = [1 + process.scv * process.autocorrelation(lag) for process in (product, ONE, TWO)]
         assert joint[0] == pytest.approx(joint[1] * joint[2])
@@ -407,9 +407,9 @@ def test_fewer_than_three_percent_of_the_cells_are_measured_corners_included() -
 
 
 def test_all_other_cells_are_predicted_within_two_percent() -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     noisy = [
-        measured(amdahl(memory, batch) * chance.gauss(1.0, 0.01), memory, batch)
+        measured(amdahl(memory, batch) * rng.gauss(1.0, 0.01), memory, batch)
         for memory, batch in cells_to_measure(MEMORIES, BATCHES)
     ]
     model = fit_service_times(noisy)
@@ -458,12 +458,12 @@ def on_threads(memory: float, batch: int) -> float:
 
 
 def test_times_that_jump_where_a_thread_is_added_are_told_within_two_percent() -> None:
-    chance = random.Random(11)
+    rng = random.Random(11)
     cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
     assert len(set(cells)) == len(cells) <= 27
     # Both sides of the jump have their edges measured: 1,728 MB is the last size with one thread.
     assert {128, 1728, 1792, 3008} <= {memory for memory, _ in cells}
-    points = [measured(on_threads(memory, batch) * chance.gauss(1.0, 0.005), memory, batch) for memory, batch in cells]
+    points = [measured(on_threads(memory, batch) * rng.gauss(1.0, 0.005), memory, batch) for memory, batch in cells]
     aware, smooth = fit_service_times(points, whole=WHOLE), fit_service_times(points)
 
     def worst(model: ServiceModel) -> float:
@@ -488,9 +488,9 @@ def test_single_thread_count_equals_none() -> None:
 
 def test_noise_never_leads_to_times_that_are_not_positive_between_the_measured_cells() -> None:
     for seed in range(5):
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
-        points = [measured(on_threads(memory, batch) * chance.uniform(0.5, 1.5), memory, batch) for memory, batch in cells]
+        points = [measured(on_threads(memory, batch) * rng.uniform(0.5, 1.5), memory, batch) for memory, batch in cells]
         model = fit_service_times(points, whole=WHOLE)
         assert min(model.seconds(memory, batch) for memory in LAMBDAS for batch in BATCHES) > 0.0
 
@@ -521,7 +521,7 @@ def test_interpolation_is_validated_by_leaving_out_a_size() -> None:
 
 def test_many_sizes_have_few_batches_each_and_not_all_the_same() -> None:
     cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
-    batches = {memory: {batch for one, batch in cells if one == memory} for memory, _ in cells}
+    batches = {memory: {batch for cell, batch in cells if cell == memory} for memory, _ in cells}
     assert len(batches) == 9
     assert all({1, 20} <= those and len(those) == 3 for those in batches.values())
     assert len(set().union(*batches.values())) == 5
@@ -529,9 +529,9 @@ def test_many_sizes_have_few_batches_each_and_not_all_the_same() -> None:
 
 def test_sizes_of_a_number_of_threads_each_are_left_out_too() -> None:
     """`gnomon lambda-profile` measures these unless told otherwise: 22 coefficients for 25 cells were up to 99 % off between."""
-    sizes, chance = (1024, 1769, 3538, 5307, 8845), random.Random(1)
+    sizes, rng = (1024, 1769, 3538, 5307, 8845), random.Random(1)
     points = [
-        measured(on_threads(size, batch) * chance.gauss(1.0, 0.03), size, batch) for size in sizes for batch in (1, 2, 4, 8, 16)
+        measured(on_threads(size, batch) * rng.gauss(1.0, 0.03), size, batch) for size in sizes for batch in (1, 2, 4, 8, 16)
     ]
     model = fit_service_times(points, whole=WHOLE)
     between = [(size, batch) for size in range(1024, 8846, 64) for batch in range(1, 17)]
@@ -539,9 +539,9 @@ def test_sizes_of_a_number_of_threads_each_are_left_out_too() -> None:
 
 
 def test_numbers_of_cores_are_left_out_too() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     points = [
-        measured(amdahl(WHOLE * cores, batch) * chance.gauss(1.0, 0.04), cores, batch)
+        measured(amdahl(WHOLE * cores, batch) * rng.gauss(1.0, 0.04), cores, batch)
         for cores in (1, 2, 4, 8)
         for batch in (1, 2, 4, 8, 16)
     ]

@@ -71,19 +71,19 @@ def test_the_sweep_mixes_service_times_as_the_exact_latency_does() -> None:
 def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
     """Batches that take up to twice their median: who counts with the median alone misses the SLO."""
     process, slo_s, price = Map.poisson(60.0), 0.15, PerCall(LAMBDA["x86"])
-    chance = np.random.default_rng(5)
-    drawn = np.exp(0.25 * chance.standard_normal(4000))
+    rng = np.random.default_rng(5)
+    drawn = np.exp(0.25 * rng.standard_normal(4000))
     usual = Size("1769 MB", 1769, 1.0, tuple(0.02 + 0.012 * batch for batch in range(1, 9)))
     varying = replace(usual, ratios=ratios_of_runs([drawn]))
     space = Space((usual,), tuple(range(1, 9)), tuple(step / 100.0 for step in range(1, 14)))
-    times = markov_arrivals(process, 200_000, chance)
+    times = markov_arrivals(process, 200_000, rng)
     found = {}
     for size in (usual, varying):
         choice = Landscape(process, replace(space, sizes=(size,)), price, 95.0).cheapest(slo_s)
         assert not choice.failed
         buffer = choice.plan.buffer
         run = replay_buffer(times, buffer.batch, buffer.timeout_s)
-        drawn_of_batch = np.repeat(chance.choice(drawn, len(run.first)), run.sizes[run.first])
+        drawn_of_batch = np.repeat(rng.choice(drawn, len(run.first)), run.sizes[run.first])
         service_s = np.array(usual.service_s)[run.sizes - 1] * drawn_of_batch
         found[size] = float(np.quantile(run.wait_s + service_s, 0.95)), choice.plan.latency_s
     assert found[usual][0] > 1.02 * slo_s
@@ -94,11 +94,11 @@ def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
 @pytest.mark.parametrize(("batch", "deviation", "slow"), [(1, 0.1, 0.0), (4, 0.02, 0.03)])
 def test_every_percentile_is_that_of_runs_that_vary(batch: int, deviation: float, slow: float) -> None:
     """By a tenth, or three in a hundred 1.6 times as slow: with nine means of ninths P99 was 6 and 5 % short."""
-    process, plan, chance = Map.poisson(60.0), BufferPlan(batch, 0.01), np.random.default_rng(6)
-    drawn = np.exp(deviation * chance.standard_normal(20_000)) * np.where(chance.random(20_000) < slow, 1.6, 1.0)
+    process, plan, rng = Map.poisson(60.0), BufferPlan(batch, 0.01), np.random.default_rng(6)
+    drawn = np.exp(deviation * rng.standard_normal(20_000)) * np.where(rng.random(20_000) < slow, 1.6, 1.0)
     size = Size("1769 MB", 1769, 1.0, (0.032, 0.044, 0.056, 0.068), ratios_of_runs([drawn]))
-    run = replay_buffer(markov_arrivals(process, 400_000, chance), plan.batch, plan.timeout_s)
-    ratios = np.repeat(chance.choice(drawn / np.median(drawn), len(run.first)), run.sizes[run.first])
+    run = replay_buffer(markov_arrivals(process, 400_000, rng), plan.batch, plan.timeout_s)
+    ratios = np.repeat(rng.choice(drawn / np.median(drawn), len(run.first)), run.sizes[run.first])
     seconds = run.wait_s + np.array(size.service_s)[run.sizes - 1] * ratios
     latency = Plan(size, plan, math.nan, math.nan).latency(process)
     for percent in (50.0, 90.0, 95.0, 99.0):
@@ -235,9 +235,9 @@ def test_a_plan_takes_no_more_instances_than_there_may_be() -> None:
 def test_no_plan_of_the_front_is_beaten(landscape: Landscape) -> None:
     front = landscape.pareto_front()
     assert len(front) > 3
-    for one, other in itertools.pairwise(front):
-        assert one.latency_s <= other.latency_s
-        assert one.usd_per_request > other.usd_per_request
+    for first, second in itertools.pairwise(front):
+        assert first.latency_s <= second.latency_s
+        assert first.usd_per_request > second.usd_per_request
     for latency_s, usd in zip(landscape.latency_s.ravel(), landscape.usd_per_request.ravel(), strict=True):
         assert not any(latency_s < plan.latency_s and usd < plan.usd_per_request for plan in front)
 
@@ -272,8 +272,8 @@ def test_a_request_pays_its_share_of_its_batch() -> None:
     waits = Waits(Map.poisson(10.0), (2,), (0.1,))[2]
     cost, _ = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [SIZES[0]], np.array([[0.1, 0.2]]), waits)
     alone = math.exp(-1.0)
-    one, two = LAMBDA["x86"].per_call(1280, np.array([0.1, 0.2]))
-    assert cost[0, 0] == pytest.approx((alone * one + (1.0 - alone) * two) / (2.0 - alone))
+    first, second = LAMBDA["x86"].per_call(1280, np.array([0.1, 0.2]))
+    assert cost[0, 0] == pytest.approx((alone * first + (1.0 - alone) * second) / (2.0 - alone))
 
 
 def test_a_whole_machine_costs_its_hourly_price() -> None:
@@ -318,7 +318,7 @@ def test_held_instances_wait_and_pay_for_their_number() -> None:
     assert plan.usd_per_request == pytest.approx(plan.instances * FARGATE.per_second(plan.size.cores, 1024.0) / BURSTS.rate_rps)
     assert plan.latency(BURSTS).percentile(95.0) == plan.latency_s <= 0.5
     every = [landscape.exactly(landscape.estimate(place)) for place in itertools.product(range(2), range(4), range(3))]
-    assert plan.usd_per_request == min(one.usd_per_request for one in every if one.latency_s <= 0.5)
+    assert plan.usd_per_request == min(plan.usd_per_request for plan in every if plan.latency_s <= 0.5)
 
 
 SIZE = Size("1 core", 512, 1, tuple(0.04 + 0.005 * batch for batch in range(1, 17)))
@@ -329,9 +329,9 @@ OBJECTIVE = Objective(0.3, 95.0, BATCHES, TIMEOUTS_S)
 
 def bursty(seed: int) -> list[float]:
     """An hour with another rate every ten seconds, mostly low and now and then twenty times the mean: no MAP of two phases."""
-    chance = np.random.default_rng(seed)
-    rates = np.minimum(np.repeat(chance.pareto(1.2, 360) * 15.0 + 1.0, 10), 600.0)
-    return chance.poisson(rates).astype(float).tolist()
+    rng = np.random.default_rng(seed)
+    rates = np.minimum(np.repeat(rng.pareto(1.2, 360) * 15.0 + 1.0, 10), 600.0)
+    return rng.poisson(rates).astype(float).tolist()
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -344,7 +344,7 @@ def test_detector_is_captured_split_and_bit_equal(tmp_path: Path) -> None:
     layers = Layers.from_json(json.loads(files["layers.json"]))
     assert all(block.splittable for block in layers.blocks)
     assert layers.parameter_bytes() == 4 * sum(weight.numel() for weight in network.parameters())
-    assert [one.end for one, _ in pairwise(layers.blocks)] == [other.begin for _, other in pairwise(layers.blocks)]
+    assert [block.end for block, _ in pairwise(layers.blocks)] == [other.begin for _, other in pairwise(layers.blocks)]
 
 
 SPEC = TensorSpec("x", "FP32", (4,))

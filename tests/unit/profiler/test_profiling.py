@@ -348,7 +348,7 @@ def test_a_store_keeps_profiles_by_model_and_machine(tmp_path: Path, profile: Mo
     assert path == tmp_path / "profiles" / "m@1" / "here.json"
     assert read_profile(path) == profile
     assert [path.stem for path, _ in store.list("m@1")] == ["elsewhere", "here"]
-    assert [one.model for _, one in store.list()] == ["m@1", "m@1", "n@2"]
+    assert [profile.model for _, profile in store.list()] == ["m@1", "m@1", "n@2"]
 
 
 def test_invalid_profile_is_left_out(tmp_path: Path, profile: ModelProfile) -> None:

@@ -150,25 +150,25 @@ def test_promoted_body_is_not_killed_by_an_outdated_request(
     """Its coordinator gave it up, because it did not listen, in the moment in which it answered its first batch."""
     said: list[Mapping[str, Any]] = []
     with selectors.DefaultSelector() as selector:
-        keeper = CoordinatorGuard(selector, lambda *_, **__: None, lambda message, _: said.append(message))
-        ends = [keeper.open(name, "shadow") for name in ("risen", "shadow")]
-        keeper.promoted("risen")
+        guard = CoordinatorGuard(selector, lambda *_, **__: None, lambda message, _: said.append(message))
+        ends = [guard.open(name, "shadow") for name in ("risen", "shadow")]
+        guard.promoted("risen")
         ours, theirs = socket.socketpair()
         with ours, theirs:
             environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-            keeper.begin({"command": [sys.executable, "-c", KILLER], "environment": environment}, [theirs.fileno()])
+            guard.begin({"command": [sys.executable, "-c", KILLER], "environment": environment}, [theirs.fileno()])
             while not said:
                 for key, _ in selector.select():
                     key.data()
         assert said == [{"do": "kill", "id": "shadow"}]
-        pid = keeper.pid
+        pid = guard.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         # It is the last one.
-        monkeypatch.setattr(keeper, "_start", lambda: None)
-        assert keeper.ended(*os.waitpid(pid, 0))
+        monkeypatch.setattr(guard, "_start", lambda: None)
+        assert guard.ended(*os.waitpid(pid, 0))
         for name, end in zip(("risen", "shadow"), ends, strict=True):
-            keeper.gone(name)
+            guard.gone(name)
             end.close()
 
 

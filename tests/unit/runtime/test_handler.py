@@ -505,10 +505,10 @@ def test_cancelled_call_is_not_run(compute_thread: ComputeThread) -> None:
 
 
 def test_idle_work_runs_between_calls_only(compute_thread: ComputeThread) -> None:
-    beside = IdleWork()
-    compute_thread.submit(compute_thread.set_idle_work, beside).result(PATIENCE_S)
+    idle_work = IdleWork()
+    compute_thread.submit(compute_thread.set_idle_work, idle_work).result(PATIENCE_S)
     for number in range(1, 6):
-        assert compute_thread.submit(lambda: beside.asked).result(PATIENCE_S) == number
+        assert compute_thread.submit(lambda: idle_work.asked).result(PATIENCE_S) == number
     compute_thread.submit(compute_thread.set_idle_work, None).result(PATIENCE_S)
-    asked = compute_thread.submit(lambda: beside.asked).result(PATIENCE_S)
-    assert compute_thread.submit(lambda: beside.asked).result(PATIENCE_S) == asked
+    asked = compute_thread.submit(lambda: idle_work.asked).result(PATIENCE_S)
+    assert compute_thread.submit(lambda: idle_work.asked).result(PATIENCE_S) == asked

@@ -313,9 +313,9 @@ def test_memory_content_survives_gathering() -> None:
 
 
 def test_kernel_error_is_raised_as_oserror() -> None:
-    room = ctypes.create_string_buffer(8)
+    buffer = ctypes.create_string_buffer(8)
     with pytest.raises(OSError, match="madvise"):
-        linux.advise(ctypes.addressof(room) | 1, linux.HUGE_BYTES, linux.MADV_COLLAPSE)
+        linux.advise(ctypes.addressof(buffer) | 1, linux.HUGE_BYTES, linux.MADV_COLLAPSE)
 
 
 def _huge_bytes() -> int:

@@ -146,7 +146,7 @@ async def test_the_next_leader_goes_on_from_what_the_last_one_has_learned() -> N
     heir.leads = True
     for name in NAMES:
         heir.autoscaler.redeployed(name)
-        mine, theirs = ((one.autoscaler.export_state([name])["functions"]) for one in (heir, leader))
+        mine, theirs = ((replica.autoscaler.export_state([name])["functions"]) for replica in (heir, leader))
         assert mine[name]["windows"] == theirs[name]["windows"]  # type: ignore[index, call-overload]
     assert (leader.autoscaler.desired(NAMES[7]), heir.autoscaler.desired(NAMES[7])) == (3, 3)
 
@@ -240,7 +240,7 @@ async def test_a_new_leader_retries_until_it_can_decide(broken: Exception, caplo
     await task
     assert attempts == [10.0, 11.0, 12.0]
     warnings = [record.getMessage() for record in caplog.records]
-    assert [one.startswith("this replica leads, but its autoscaler cannot start yet") for one in warnings] == [True] * 2
+    assert [warning.startswith("this replica leads, but its autoscaler cannot start yet") for warning in warnings] == [True] * 2
 
 
 def page(cluster: Any) -> list[str]:
@@ -251,11 +251,11 @@ def page(cluster: Any) -> list[str]:
 
 def test_metrics_report_leader_api_server_silence_and_request_counts() -> None:
     now_s = [100.0]
-    asked = ApiMetrics(lambda: now_s[0])
-    asked.count("PATCH", "/api/v1/namespaces/fn/pods/x/resize", 200)
+    api_metrics = ApiMetrics(lambda: now_s[0])
+    api_metrics.count("PATCH", "/api/v1/namespaces/fn/pods/x/resize", 200)
     now_s[0] = 130.0
-    asked.count("PATCH", "/api/v1/namespaces/fn/pods/x", UNANSWERED)
-    assert page(SimpleNamespace(api_metrics=asked, leads=lambda: True)) == [
+    api_metrics.count("PATCH", "/api/v1/namespaces/fn/pods/x", UNANSWERED)
+    assert page(SimpleNamespace(api_metrics=api_metrics, leads=lambda: True)) == [
         "gnomon_leading 1.0",
         "gnomon_kubernetes_silence_seconds 30.0",
         'gnomon_kubernetes_requests_total{outcome="unanswered",resource="pods",verb="PATCH"} 1.0',

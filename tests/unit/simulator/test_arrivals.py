@@ -102,9 +102,9 @@ def test_samples_have_the_statistics_of_the_process(process: Map) -> None:
 
 
 def test_the_same_seed_gives_the_same_arrivals() -> None:
-    one, two = (markov_arrivals(PROCESSES[1], 5000, np.random.default_rng(11)) for _ in range(2))
-    assert (one == two).all()
-    assert (np.diff(one) >= 0.0).all()
+    first, second = (markov_arrivals(PROCESSES[1], 5000, np.random.default_rng(11)) for _ in range(2))
+    assert (first == second).all()
+    assert (np.diff(first) >= 0.0).all()
 
 
 def test_few_arrivals_of_a_process_that_mostly_rests() -> None:

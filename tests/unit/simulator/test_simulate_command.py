@@ -119,9 +119,9 @@ def test_a_serial_fraction_is_of_a_profile_alone() -> None:
     options = SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, serial_fraction=0.05)
     with refused(code="bad_profile", match="A time per request"):
         simulate(options, begun=lambda: pytest.fail("what is refused has not begun"))
-    told: list[str] = []
-    simulate(replace(options, serial_fraction=None), io.StringIO(), begun=lambda: told.append("begun"))
-    assert told == ["begun"]
+    calls: list[str] = []
+    simulate(replace(options, serial_fraction=None), io.StringIO(), begun=lambda: calls.append("begun"))
+    assert calls == ["begun"]
 
 
 def test_a_declared_network_lets_shadows_be_on_other_nodes(tmp_path: Path) -> None:

@@ -173,8 +173,10 @@ def test_after_idle_seconds_a_moderate_rise_is_met_by_another_plan_within_second
     """4.5 times the rate needs no other instance at once, but another plan: it took 80 s where the window had idle seconds."""
     since_s = sum(seconds for seconds, _ in IDLE)
     result = simulated(policy, [*IDLE, (60.0, 90.0), (30.0, 20.0)])
-    told = [record.at for record in result.decisions if any(isinstance(one, SetBufferPlan) for one in record.actions)]
-    assert min(at for at in told if at > since_s) <= since_s + 3.0
+    change_times_s = [
+        record.at for record in result.decisions if any(isinstance(action, SetBufferPlan) for action in record.actions)
+    ]
+    assert min(at for at in change_times_s if at > since_s) <= since_s + 3.0
     assert late(result) <= 0.05
 
 
@@ -231,10 +233,10 @@ def test_a_batch_that_is_open_goes_by_the_new_bounds() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_buffer_with_changing_bounds_agrees_with_a_plain_loop(seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    times = np.cumsum(chance.exponential(0.01, 2000)).tolist()
-    moments = np.sort(chance.uniform(0.0, times[-1], 60)).tolist()
-    sizes, waits = chance.integers(1, 9, 61).tolist(), chance.uniform(0.0, 0.08, 61).tolist()
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.exponential(0.01, 2000)).tolist()
+    moments = np.sort(rng.uniform(0.0, times[-1], 60)).tolist()
+    sizes, waits = rng.integers(1, 9, 61).tolist(), rng.uniform(0.0, 0.08, 61).tolist()
     bounds = [BufferChange(since, size, wait) for since, size, wait in zip([ALWAYS, *moments], sizes, waits, strict=True)]
     found = replay_changing_buffer(times, bounds)
     sent, expected = by_hand_as_bounds_change(times, bounds)
@@ -275,8 +277,8 @@ def test_a_batch_waits_for_the_first_instance_that_is_free() -> None:
 
 
 def test_with_one_instance_waits_are_lindleys() -> None:
-    chance = np.random.default_rng(5)
-    sent, takes = np.cumsum(chance.exponential(0.1, 500)), chance.uniform(0.0, 0.18, 500)
+    rng = np.random.default_rng(5)
+    sent, takes = np.cumsum(rng.exponential(0.1, 500)), rng.uniform(0.0, 0.18, 500)
     waits = [0.0]
     for gap, before in zip(np.diff(sent), itertools.islice(takes, 499), strict=True):
         waits.append(max(0.0, waits[-1] + before - gap))

@@ -109,8 +109,8 @@ def test_a_shadow_needs_a_body_that_serves_and_room_on_its_node() -> None:
 
 def test_two_shadows_share_a_batch_with_their_body() -> None:
     """Three samples, one each, in 0.5 s: what one sample takes. With one Shadow two of them do, the third comes after."""
-    one = Pair(1, (0, 1), (0, 1, 1, 2))
-    two = {0.5: (CreateShadow("f-1", one), CreateShadow("f-1", replace(one, split=(0, 0, 1, 1))))}
+    pair = Pair(1, (0, 1), (0, 1, 1, 2))
+    two = {0.5: (CreateShadow("f-1", pair), CreateShadow("f-1", replace(pair, split=(0, 0, 1, 1))))}
     batches = [2.0, 2.1, 2.1, 2.1]
     result = run(two, batches)
     assert result.requests.finished_s[3] - result.requests.dispatched_s[3] == pytest.approx(0.5)
@@ -213,8 +213,8 @@ def test_asyfunc_promotes_as_it_does_live() -> None:
     )
     arrivals = [*constant(1.0, 20.0), *(20.0 + at_s for at_s in constant(3.0, 30.0))]
     result = simulate([FunctionPlan("f", settings, modelled(MODEL), arrivals, warm=1)], [NodePlan("n1", 2)])["f"]
-    told = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
-    assert told == ["CreateShadow", "PromoteShadow"]
+    actions = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert actions == ["CreateShadow", "PromoteShadow"]
     assert result.most_instances == 2
     assert list(result.requests.status) == [200] * len(arrivals)
 
@@ -232,8 +232,8 @@ def test_asyfunc_grows_a_body_as_it_does_live() -> None:
         *(21.5 + at_s for at_s in constant(1.0, 18.0)),
     ]
     result = simulate([FunctionPlan("f", settings, modelled(model), arrivals, warm=1)], [NodePlan("n1", 2)])["f"]
-    told = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
-    assert told == ["Resize", "Resize"]
+    actions = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert actions == ["Resize", "Resize"]
     assert list(result.requests.status) == [200] * len(arrivals)
     assert result.cost.shadows == 0
     assert result.duration_s + 2.0 < result.cost.body_core_s < result.duration_s + 6.0
@@ -248,10 +248,10 @@ def test_asyfunc_runs_as_it_does_live() -> None:
         *(24.0 + at_s for at_s in constant(1.0, 16.0)),
     ]
     result = simulate([FunctionPlan("f", settings, modelled(MODEL), arrivals, warm=1)], [NodePlan("n1", 2)])["f"]
-    told = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
-    assert told[:2] == ["CreateShadow", "DestroyShadow"]
+    actions = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert actions[:2] == ["CreateShadow", "DestroyShadow"]
     assert list(result.requests.status) == [200] * len(arrivals)
-    assert json.loads(json.dumps(result.summary()))["shadows"] == told.count("CreateShadow")
+    assert json.loads(json.dumps(result.summary()))["shadows"] == actions.count("CreateShadow")
 
 
 def test_asyfunc_needs_a_models_profile() -> None:
@@ -389,8 +389,8 @@ def test_asyfunc_carries_a_burst_with_a_shadow_on_another_node() -> None:
     for name, network in (("priced", NETWORKED.network), ("unpriced", None), ("too dear", Network(5.0, 0.0))):
         plan = FunctionPlan("f", settings, modelled(replace(NETWORKED, network=network)), arrivals, warm=1)
         results[name] = simulate([plan], [NodePlan("n1", 1), NodePlan("n2", 1, 200 * MB)])["f"]
-    told = [action["action"] for record in results["priced"].decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
-    assert told[:2] == ["CreateShadow", "DestroyShadow"]
+    actions = [action["action"] for record in results["priced"].decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert actions[:2] == ["CreateShadow", "DestroyShadow"]
     assert results["unpriced"].cost.shadows == results["too dear"].cost.shadows == 0
     for result in results.values():
         assert list(result.requests.status) == [200] * len(arrivals)
@@ -421,10 +421,10 @@ def burst_run(max_shadows: int, nodes: Sequence[NodePlan] = ONE_NODE, model: Mod
 
 
 def test_a_burst_that_one_shadow_cannot_carry_is_carried_by_two() -> None:
-    one, two = burst_run(1), burst_run(2)
-    assert (one.cost.shadows, two.cost.shadows) == (1, 2)
-    assert two.violations < one.violations / 4
-    actions = [action for record in two.decisions for action in record.actions]
+    first, second = burst_run(1), burst_run(2)
+    assert (first.cost.shadows, second.cost.shadows) == (1, 2)
+    assert second.violations < first.violations / 4
+    actions = [action for record in second.decisions for action in record.actions]
     made = [action for action in actions if isinstance(action, CreateShadow)]
     ended = [action for action in actions if isinstance(action, DestroyShadow)]
     assert len(made) == len(ended) == 2, "and both go when it is over"
@@ -435,10 +435,10 @@ def test_a_burst_that_one_shadow_cannot_carry_is_carried_by_two() -> None:
 def test_the_second_may_be_on_another_node() -> None:
     """n1 has room for the Body and one Shadow. 1 ms and 1 ms/MB each way: 29 rps, where two at home give 30."""
     nodes, priced = (NodePlan("n1", 2), NodePlan("n2", 1)), replace(SLOW_BODY, network=Network(0.001, 1e-9))
-    one, two = burst_run(1, nodes, priced), burst_run(2, nodes, priced)
-    made = [action for record in two.decisions for action in record.actions if isinstance(action, CreateShadow)]
+    first, second = burst_run(1, nodes, priced), burst_run(2, nodes, priced)
+    made = [action for record in second.decisions for action in record.actions if isinstance(action, CreateShadow)]
     assert [action.pair.node for action in made] == [None, "n2"]
-    assert two.violations < one.violations / 4
+    assert second.violations < first.violations / 4
     assert burst_run(2, nodes).cost.shadows == 1, "the way there has no price"
 
 

@@ -224,9 +224,9 @@ def test_a_wrong_profile_is_refused(tmp_path: Path, change: dict[str, Any]) -> N
 
 @pytest.mark.parametrize(("noise", "cv"), [(Noise("lognormal", 0.3), 0.3), (Noise("exponential"), 1.0)])
 def test_noise_has_mean_1_and_its_spread(noise: Noise, cv: float) -> None:
-    factor, chance = noise.factor(), stream(1, "execution")
+    factor, rng = noise.factor(), stream(1, "execution")
     assert factor is not None
-    drawn = [factor(chance) for _ in range(20_000)]
+    drawn = [factor(rng) for _ in range(20_000)]
     assert statistics.fmean(drawn) == pytest.approx(1.0, rel=0.02)
     assert statistics.pstdev(drawn) == pytest.approx(cv, rel=0.05)
 
@@ -341,7 +341,9 @@ def test_the_old_slots_end_only_after_new_ones_began() -> None:
         kind: min(record.at for record in decisions if any(isinstance(action, kind) for action in record.actions))
         for kind in (CreateBody, DestroyBody)
     }
-    changed = min(record.at for record in decisions if any(getattr(one, "memory_mb", None) == 3538 for one in record.actions))
+    changed = min(
+        record.at for record in decisions if any(getattr(action, "memory_mb", None) == 3538 for action in record.actions)
+    )
     ended = [record.at for record in decisions if any(isinstance(action, DestroyBody) for action in record.actions)]
     assert first[CreateBody] <= changed < min(at for at in ended if at >= changed)
 

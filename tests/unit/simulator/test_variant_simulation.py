@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from gnomon_autoscaler.policies.infaas import baselines, greedy
+from benchmarks import infaas_baselines as baselines
+from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.floors import FloorState, decide_with_floors
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.errors import GnomonError
@@ -44,7 +45,7 @@ def load(*rates_rps: float, seconds: int = 20) -> Trace:
 
 def integral(result: SimulatedApplication, variants: Sequence[Variant]) -> float:
     """The integral of the running instances' costs over time, from when instances began and ended."""
-    price = {one.id: one.cost_per_s for one in variants}
+    price = {variant.id: variant.cost_per_s for variant in variants}
     total, rate, before_s = 0.0, 0.0, 0.0
     for time_s, name, change in result.changes:
         total += rate * (time_s - before_s)
@@ -54,17 +55,17 @@ def integral(result: SimulatedApplication, variants: Sequence[Variant]) -> float
 
 
 def test_table_2s_variants_have_its_rates_and_costs() -> None:
-    assert [one.saturation_rps for one in (A, B, C)] == pytest.approx([5.0, 100.0, 800.0])
-    assert [one.inference_s for one in (A, B, C)] == pytest.approx([0.2, 0.02, 0.015])
-    assert [one.cost_per_s for one in (A, B, C)] == [1.0, 3.0, 16.0]
+    assert [variant.saturation_rps for variant in (A, B, C)] == pytest.approx([5.0, 100.0, 800.0])
+    assert [variant.inference_s for variant in (A, B, C)] == pytest.approx([0.2, 0.02, 0.015])
+    assert [variant.cost_per_s for variant in (A, B, C)] == [1.0, 3.0, 16.0]
 
 
 def test_table_6_has_175_variants_of_22_architectures_within_the_papers_ranges() -> None:
     variants = table_6_variants(random.Random(1))
-    assert len(variants) == len({one.id for one in variants}) == sum(VARIANTS_OF_FAMILY.values()) == 175
-    assert len({one.architecture for one in variants}) == 22
-    assert {one.hardware for one in variants} == {CPU, INFERENTIA, GPU}
-    assert all(0.566 <= one.accuracy <= 0.825 and 0.59 <= one.load_s <= 11.0 for one in variants)
+    assert len(variants) == len({variant.id for variant in variants}) == sum(VARIANTS_OF_FAMILY.values()) == 175
+    assert len({variant.architecture for variant in variants}) == 22
+    assert {variant.hardware for variant in variants} == {CPU, INFERENTIA, GPU}
+    assert all(0.566 <= variant.accuracy <= 0.825 and 0.59 <= variant.load_s <= 11.0 for variant in variants)
     assert variants == table_6_variants(random.Random(1))
 
 
@@ -94,16 +95,16 @@ def test_a_batch_is_small_where_its_oldest_query_has_little_time() -> None:
 @pytest.mark.parametrize("system", [INFAAS, PRINTED], ids=["shared", "printed"])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system: System, seed: int) -> None:
-    chance = random.Random(seed)
-    variants = made_up_variants(40, chance, architectures=4)
-    some = [chance.choice(variants) for _ in range(3)]
+    rng = random.Random(seed)
+    variants = made_up_variants(40, rng, architectures=4)
+    some = [rng.choice(variants) for _ in range(3)]
     kinds = (
-        *(QueryKind(Query(one.inference_s * 2.0, one.accuracy), 0.2) for one in some),
+        *(QueryKind(Query(variant.inference_s * 2.0, variant.accuracy), 0.2) for variant in some),
         QueryKind(Query(architecture=some[0].architecture), 0.2),
         QueryKind(Query(accuracy=0.99), 0.2),
     )
     result = simulate_application(variants, kinds, load(5.0, 60.0, 2.0), system, seed=seed)
-    by_id = {one.id: one for one in variants}
+    by_id = {variant.id: variant for variant in variants}
     assert result.in_time > 0
     for (place, name), count in result.sent.items():
         query = kinds[place].query
@@ -115,13 +116,13 @@ def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system
 
 
 def test_queries_that_accept_less_accuracy_get_it_where_the_machines_do_not_suffice_and_no_less() -> None:
-    variants = [one for one in table_6_variants(random.Random(1)) if one.architecture in ("resnet18", "resnext50")]
+    variants = [variant for variant in table_6_variants(random.Random(1)) if variant.architecture in ("resnet18", "resnext50")]
     system = System("infaas", partial(decide_with_floors, greedy.decide), FloorState(greedy.GreedyState()), scales_workers=False)
     found = {}
     for floor in (None, 0.5, 0.75):
         kinds = (QueryKind(Query(latency_s=1.0, accuracy=0.775, accuracy_floor=floor), 1.0),)
         found[floor] = simulate_application(variants, kinds, load(60.0, seconds=40), system, cluster=Cluster({CPU: 4}, 4))
-    accuracies = {one.id: one.accuracy for one in variants}
+    accuracies = {variant.id: variant.accuracy for variant in variants}
     assert found[0.5].violations < 0.3 * found[None].violations
     assert found[0.5].degraded > 0.5 * found[0.5].queries
     assert (found[None].degraded, found[0.75].degraded) == (0, 0), "resnet18 has 0.698"
@@ -157,10 +158,10 @@ def test_infaas_upgrades_for_a_burst_and_returns_to_the_cheaper_variant() -> Non
 
 def test_shared_mix_serves_what_one_chosen_variant_does_not() -> None:
     """At 950 per second the policy loads two B and a C; the printed selection sends all to B until it is overloaded."""
-    one = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), PRINTED)
+    single = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), PRINTED)
     shared = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), CAPACITY_ALONE)
     assert shared.violation_share < 0.02
-    assert one.violation_share > 5.0 * shared.violation_share
+    assert single.violation_share > 5.0 * shared.violation_share
     assert all(shared.sent[0, variant.id] > 0.1 * shared.queries for variant in (B, C))
 
 

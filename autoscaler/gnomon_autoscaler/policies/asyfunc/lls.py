@@ -75,8 +75,8 @@ from gnomon_core.units import many
 
 def burst_rps(observation: Observation, options: Options, ticks_ago: int = 0) -> float:
     """R_burst at one of the last ticks."""
-    arriving_rps, there = _window(observation, options, ticks_ago)
-    return max(arriving_rps, there / observation.settings.slo_s)
+    arriving_rps, in_system = _window(observation, options, ticks_ago)
+    return max(arriving_rps, in_system / observation.settings.slo_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def burst_demand(observation: Observation, options: Options) -> Demand:
 
 def burst_reason(observation: Observation, options: Options) -> str:
     """R_burst now, with its source, as a phrase for the reason."""
-    (arriving_rps, there), slo_s = _window(observation, options, 0), observation.settings.slo_s
-    if there / slo_s > arriving_rps:
-        return f"burst of {there / slo_s:.2f} rps, for {there:.3g} requests to end in {slo_s * 1e3:g} ms"
+    (arriving_rps, in_system), slo_s = _window(observation, options, 0), observation.settings.slo_s
+    if in_system / slo_s > arriving_rps:
+        return f"burst of {in_system / slo_s:.2f} rps, for {in_system:.3g} requests to end in {slo_s * 1e3:g} ms"
     return f"burst of {arriving_rps:.2f} rps in {BURST_WINDOW_S * 1e3:g} ms"
 
 
@@ -106,8 +106,8 @@ def _window(observation: Observation, options: Options, ticks_ago: int) -> tuple
     """The rate of arrivals and L; 0 where what waits does not count."""
     history, window_s, until_s = observation.history, BURST_WINDOW_S, ticks_ago * options.tick_s
     arriving_rps = history.rate_rps(history.arrivals, window_s, until_s=until_s)
-    there = history.mean(history.concurrency, window_s, until_s=until_s) if options.backlog else 0.0
-    return arriving_rps, there
+    in_system = history.mean(history.concurrency, window_s, until_s=until_s) if options.backlog else 0.0
+    return arriving_rps, in_system
 
 
 def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | None:
@@ -128,13 +128,13 @@ Found = TypeVar("Found", bound=Candidate)
 
 def own_node_else_another(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
     """The best candidate on the Body's own node; if there is none, the one of best η on other nodes that may hold its Shadow."""
-    here = best_on(body.node)
+    on_own_node = best_on(body.node)
     cannot_connect = not burst.capacity.makes_shadows(body.node)
-    if here is not None or burst.known.pairings_elsewhere is None or cannot_connect:
-        return here
-    found = [there for node in burst.capacity.other_nodes(body.node) if (there := best_on(node)) is not None]
+    if on_own_node is not None or burst.known.pairings_elsewhere is None or cannot_connect:
+        return on_own_node
+    elsewhere = [pairing for node in burst.capacity.other_nodes(body.node) if (pairing := best_on(node)) is not None]
     # Of equally good nodes the one with most free capacity, which comes first.
-    return max(found, key=lambda one: one.efficiency, default=None)
+    return max(elsewhere, key=lambda choice: choice.efficiency, default=None)
 
 
 def shadow_memory_bytes(known: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
@@ -190,11 +190,11 @@ class FurtherShadow:
 
 def shadows_of(shadows: Iterable[Instance]) -> dict[str, list[Instance]]:
     """Shadows with a known pair, by Body."""
-    found: dict[str, list[Instance]] = {}
+    by_body: dict[str, list[Instance]] = {}
     for shadow in shadows:
         if shadow.partner is not None and shadow.pair is not None:
-            found.setdefault(shadow.partner, []).append(shadow)
-    return found
+            by_body.setdefault(shadow.partner, []).append(shadow)
+    return by_body
 
 
 def orphans(observation: Observation, ending: Collection[str]) -> tuple[DestroyShadow, ...]:
@@ -227,7 +227,7 @@ def _further_shadow_on(node: str, burst: Burst, body: Instance, pair: Pair) -> F
         return None
     fitting = [cores for cores in known.rates.cores if cores <= burst.capacity.shadow_cores(node)]
     before_rps = known.rates.rate_rps(body.cores, pair)
-    found: list[FurtherShadow] = []
+    candidates: list[FurtherShadow] = []
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
         new = Pair(cores, pair.blocks, (), node if elsewhere else None)
         together_ = known.rates.dealt(body.cores, replace(pair, others=(*pair.others, new)))
@@ -239,8 +239,10 @@ def _further_shadow_on(node: str, burst: Burst, body: Instance, pair: Pair) -> F
         ]
         if timely and rate_with_rps > before_rps * (1 + GAIN):
             gain_rps = rate_with_rps - before_rps
-            found.append(FurtherShadow(together_.each[number], number + 1, max(timely), rate_with_rps, gain_rps, memory_bytes))
-    return max(found, key=lambda one: one.efficiency, default=None)
+            candidates.append(
+                FurtherShadow(together_.each[number], number + 1, max(timely), rate_with_rps, gain_rps, memory_bytes)
+            )
+    return max(candidates, key=lambda choice: choice.efficiency, default=None)
 
 
 def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Instance]) -> tuple[ChangeShadow, ...]:
@@ -248,8 +250,8 @@ def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Inst
     serving = shadows_of(shadow for shadow in shadows if shadow.state is InstanceState.READY)
     changed: list[ChangeShadow] = []
     for body in bodies:
-        mine = serving.get(body.id, [])
-        now = together([shadow.pair for shadow in mine if shadow.pair is not None])
+        own_shadows = serving.get(body.id, [])
+        now = together([shadow.pair for shadow in own_shadows if shadow.pair is not None])
         if now is None:
             continue
         # The shares were optimal when the last Shadow joined or left; another number of Shadows has other optimal shares.
@@ -258,8 +260,8 @@ def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Inst
         if now_s is None or best_s is None:
             continue
         # A threshold: otherwise every small correction of the profile would change the shares again.
-        if any(taken > least * (1 + WORTH) for taken, least in zip(now_s.latency_s, best_s.latency_s, strict=True)):
-            changed_pairs = zip(mine, now.each, best.each, strict=True)
+        if any(present_s > least * (1 + WORTH) for present_s, least in zip(now_s.latency_s, best_s.latency_s, strict=True)):
+            changed_pairs = zip(own_shadows, now.each, best.each, strict=True)
             changed += [ChangeShadow(shadow.id, after) for shadow, before, after in changed_pairs if after != before]
     return tuple(changed)
 
@@ -291,9 +293,9 @@ def best_growth(
     # Without the node's reserve, which is for Shadows.
     most = body.cores + capacity.cores(body.node)
     larger = [cores for cores in known.rates.cores if body.cores < cores <= most]
-    found = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
+    sized = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
     enough_rps = known.rates.rate_rps(body.cores) * (1 + GAIN)
-    helpful = [each for each in found if each is not None and each.rate_rps > enough_rps]
+    helpful = [each for each in sized if each is not None and each.rate_rps > enough_rps]
     return max(helpful, key=lambda each: (each.efficiency, -each.cores), default=None)
 
 
@@ -308,8 +310,8 @@ def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> flo
     rate_rps = known.rates.rate_rps(body.cores, pair)
     if pair is None:
         return known.efficiency.of_rate(rate_rps, body.cores, known.parameter_bytes)
-    held = [known.profile.layers.parameter_bytes(share.blocks) for share in pair.each]
-    return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held)
+    held_bytes = [known.profile.layers.parameter_bytes(share.blocks) for share in pair.each]
+    return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held_bytes)
 
 
 def growths_in(memory: Memory, observation: Observation) -> dict[str, Growth]:
@@ -319,8 +321,8 @@ def growths_in(memory: Memory, observation: Observation) -> dict[str, Growth]:
     """
     entries = memory.get("grown")
     read = {name: _growth(entry) for name, entry in entries.items()} if isinstance(entries, Mapping) else {}
-    there = [(body, growth) for body in observation.live if (growth := read.get(body.id)) is not None]
-    return {body.id: growth for body, growth in there if growth.asked_at_s is not None or body.cores > growth.before}
+    growing = [(body, growth) for body in observation.live if (growth := read.get(body.id)) is not None]
+    return {body.id: growth for body, growth in growing if growth.asked_at_s is not None or body.cores > growth.before}
 
 
 def _growth(entry: StateValue) -> Growth | None:
@@ -347,8 +349,8 @@ def with_pending_cores(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
 
 def refused_growths(growths: Mapping[str, Growth], observation: Observation) -> set[str]:
     """The Bodies whose request for more cores was refused: neither present nor pending."""
-    given = {body.id: body.given_cores for body in observation.live}
-    return {name for name, growth in growths.items() if growth.asked_at_s is not None and given[name] <= growth.before}
+    cores_of = {body.id: body.given_cores for body in observation.live}
+    return {name for name, growth in growths.items() if growth.asked_at_s is not None and cores_of[name] <= growth.before}
 
 
 def returning(growths: Mapping[str, Growth], observation: Observation) -> set[str]:
@@ -511,24 +513,24 @@ class Tick:
             if not self._over(rate_rps, rate_max_rps):
                 break
             pair = sharing(self.known, self.options, body, helped[body.id])
-            more = None if pair is None else further_shadow(Burst(self.known, self.options, rate_rps, capacity), body, pair)
-            if more is not None:
-                capacity.take_for_shadow(more.pair.node or body.node, more.pair.shadow_cores, more.memory_bytes)
-                rate_max_rps += more.gain_rps
-                created.append(CreateShadow(body.id, more.pair))
-                what = f"Shadow {more.count} of {many(more.pair.shadow_cores, 'core')}{_place(more.pair)}"
-                reasons.append(f"{body.id} gets {what}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
+            further = None if pair is None else further_shadow(Burst(self.known, self.options, rate_rps, capacity), body, pair)
+            if further is not None:
+                capacity.take_for_shadow(further.pair.node or body.node, further.pair.shadow_cores, further.memory_bytes)
+                rate_max_rps += further.gain_rps
+                created.append(CreateShadow(body.id, further.pair))
+                what = f"Shadow {further.count} of {many(further.pair.shadow_cores, 'core')}{_place(further.pair)}"
+                reasons.append(f"{body.id} gets {what}: {further.rate_rps:.2f} rps, η {further.efficiency:.3g}")
         return rate_max_rps
 
     def _has(self, body: Instance) -> int:
         """The number of its Shadows, including those that drain and one that is being promoted, which it may keep."""
         # In any state: a Shadow that drains still occupies its place.
-        theirs = {
+        their_cores = {
             instance.id
             for instance in self.observation.instances
             if instance.kind is InstanceKind.SHADOW and instance.partner == body.id
         }
-        return len(theirs | body.shadows.keys())
+        return len(their_cores | body.shadows.keys())
 
     def _alone(self) -> list[Instance]:
         """Line 1: the Bodies that have no Shadow, not even one that starts or drains; the largest first."""
@@ -548,13 +550,13 @@ class Tick:
 
     def _release(self, peak_rps: float, rate_max_rps: float) -> LayerLevel:
         released: list[DestroyShadow | Resize] = []
-        for taken in self._least_efficient_first():
-            without_rps = rate_max_rps - taken.gain_rps
+        for added in self._least_efficient_first():
+            without_rps = rate_max_rps - added.gain_rps
             # In order of η: if the least efficient one is needed, the more efficient ones are kept too.
             if self._over(peak_rps, without_rps):
                 break
             rate_max_rps = without_rps
-            released.append(taken.release)
+            released.append(added.release)
         if not released:
             return LayerLevel()
         calm_s = self.options.release_ticks * self.options.tick_s
@@ -568,28 +570,28 @@ class Tick:
     def _least_efficient_first(self) -> list[_AddedCapacity]:
         """Capacity that was added for a burst, lowest η first; of an enlarged Body and of a pair, η is that of the whole."""
         rates, serving = self.known.rates, {body.id: body for body in self.bodies}
-        found: list[_AddedCapacity] = []
+        added: list[_AddedCapacity] = []
         for name, shadows in shadows_of(self.observation.shadows).items():
             if name in serving:
-                found += self._added_shadows(serving[name], shadows)
+                added += self._added_shadows(serving[name], shadows)
         for name, before in self.grown.items():
             body = serving.get(name)
             if body is not None:
                 gain_rps = rates.rate_rps(body.cores) - rates.rate_rps(before)
-                found.append(_AddedCapacity(whole_efficiency(self.known, body, None), name, gain_rps, Resize(name, before)))
-        return sorted(found, key=lambda taken: (taken.efficiency, taken.id))
+                added.append(_AddedCapacity(whole_efficiency(self.known, body, None), name, gain_rps, Resize(name, before)))
+        return sorted(added, key=lambda entry: (entry.efficiency, entry.id))
 
     def _added_shadows(self, body: Instance, shadows: Sequence[Instance]) -> list[_AddedCapacity]:
         """A Body's Shadows by η; each counts with what the Body loses with it once the weaker ones have gone."""
         pair = sharing(self.known, self.options, body, shadows)
         assert pair is not None, "shadows_of has those whose work is known"
         judged = [(self._efficiency(body, pair, number), shadow.id, shadow) for number, shadow in enumerate(shadows)]
-        left, found = list(shadows), list[_AddedCapacity]()
+        unvisited, added = list(shadows), list[_AddedCapacity]()
         for efficiency, name, shadow in sorted(judged, key=lambda entry: entry[:2]):
-            before_rps = self._rate_rps(body, left)
-            left.remove(shadow)
-            found.append(_AddedCapacity(efficiency, name, before_rps - self._rate_rps(body, left), DestroyShadow(name)))
-        return found
+            before_rps = self._rate_rps(body, unvisited)
+            unvisited.remove(shadow)
+            added.append(_AddedCapacity(efficiency, name, before_rps - self._rate_rps(body, unvisited), DestroyShadow(name)))
+        return added
 
     def _efficiency(self, body: Instance, pair: Pair, number: int) -> float:
         if self.options.burst_cores == "shadow":
@@ -608,7 +610,7 @@ class _AddedCapacity:
 
 
 def _shadow_reason(known: Knowledge, body: Instance, chosen: Pairing) -> str:
-    there = chosen.pair.split[chosen.batch - 1]
+    samples = chosen.pair.split[chosen.batch - 1]
     alone = known.rates.body(body.cores)
     alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
     share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
@@ -616,7 +618,7 @@ def _shadow_reason(known: Knowledge, body: Instance, chosen: Pairing) -> str:
     return (
         f"{body.id} ({many(body.cores, 'core')}) gets {what} with "
         f"{many(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
-        f"{chosen.batch - there} + {there} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
+        f"{chosen.batch - samples} + {samples} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
         f"η {chosen.efficiency:.3g}"
     )
 

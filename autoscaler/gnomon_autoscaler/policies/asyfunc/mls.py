@@ -52,13 +52,13 @@ def configurations(known: Knowledge, rate_rps: float) -> tuple[Configuration, ..
     If no configuration meets the objective, the result is the quickest one for a batch of one.
     """
     rates = known.rates
-    found = [best for cores in rates.cores if (best := best_batch(known, cores, rate_rps)) is not None]
-    if not found:
+    feasible = [best for cores in rates.cores if (best := best_batch(known, cores, rate_rps)) is not None]
+    if not feasible:
         quickest = min(rates.cores, key=lambda cores: (_alone_s(known, cores), cores))
         alone_s = _alone_s(known, quickest)
         efficiency = known.efficiency.at(1, alone_s, quickest, known.parameter_bytes)
         return (Configuration(quickest, 1, alone_s, efficiency, rates.rate_rps(quickest)),)
-    return tuple(sorted(found, key=lambda best: (-best.efficiency, best.cores)))
+    return tuple(sorted(feasible, key=lambda best: (-best.efficiency, best.cores)))
 
 
 def best_batch(known: Knowledge, cores: int, rate_rps: float) -> Configuration | None:
@@ -97,7 +97,7 @@ def scale_out(
 ) -> list[CreateBody]:
     """Lines 16 to 18. Ends when R ≤ α·R_max, or when no node has room for any configuration."""
     choices = configurations(known, rate_rps)
-    made: list[CreateBody] = []
+    created: list[CreateBody] = []
     # Tolerates rounding errors of the sum, so that equal rates create no further Body.
     while rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
         placed = _placed(choices, capacity, memory_bytes)
@@ -105,8 +105,8 @@ def scale_out(
             break
         configuration, node = placed
         rate_max_rps += configuration.rate_rps
-        made.append(CreateBody(configuration.cores, node))
-    return made
+        created.append(CreateBody(configuration.cores, node))
+    return created
 
 
 def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
@@ -115,11 +115,11 @@ def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, c
     A Body that fits no node is created without one: the platform chooses a node or refuses it.
     """
     choices = configurations(known, rate_rps)
-    made: list[CreateBody] = []
+    created: list[CreateBody] = []
     for _ in range(count):
         placed = _placed(choices, capacity, memory_bytes)
-        made.append(CreateBody(choices[0].cores) if placed is None else CreateBody(placed[0].cores, placed[1]))
-    return made
+        created.append(CreateBody(choices[0].cores) if placed is None else CreateBody(placed[0].cores, placed[1]))
+    return created
 
 
 def least_efficient_first(known: Knowledge, bodies: Sequence[Instance], rate_rps: float) -> list[Instance]:
@@ -135,17 +135,17 @@ def scale_in(
 
     A Body ends only if R ≤ α·R_max without it, a ready Body only if the ready ones suffice. The last Body stays.
     """
-    kept = list(bodies)
+    kept_bodies = list(bodies)
     ended: list[Instance] = []
     for victim in least_efficient_first(known, bodies, rate_rps):
-        if rate_rps >= options.beta * math.fsum(rates_rps[body.id] for body in kept) or len(kept) == 1:
+        if rate_rps >= options.beta * math.fsum(rates_rps[body.id] for body in kept_bodies) or len(kept_bodies) == 1:
             break
-        remaining = [body for body in kept if body is not victim]
+        remaining = [body for body in kept_bodies if body is not victim]
         serves = victim.state is InstanceState.READY
         # A ready Body ends only if the ready ones suffice: starting Bodies serve nothing yet.
         counted = [body for body in remaining if body.state is InstanceState.READY or not serves]
         if rate_rps <= options.alpha * math.fsum(rates_rps[body.id] for body in counted) * (1 + ROUNDING):
-            kept = remaining
+            kept_bodies = remaining
             ended.append(victim)
     return ended
 
@@ -181,13 +181,13 @@ def promotable(
     serving = {body.id for body in observation.ready}
     able = [shadow for shadow in observation.shadows if shadow.state is InstanceState.READY and shadow.partner in serving]
     capacity = FreeCapacity(observation.nodes)
-    found: list[Instance] = []
+    shadows: list[Instance] = []
     for shadow in sorted(able, key=lambda each: (-known.rates.rate_rps(each.cores), each.id)):
         more_bytes = max(0, memory_bytes - shadow.memory_bytes)
         if known.rates.rate_rps(shadow.cores) >= least_rps and capacity.memory_bytes(shadow.node) >= more_bytes:
             capacity.take(shadow.node, 0, more_bytes)
-            found.append(shadow)
-    return found
+            shadows.append(shadow)
+    return shadows
 
 
 def as_bodies(observation: Observation, promoted: Collection[str]) -> Observation:

@@ -98,12 +98,12 @@ def _runs(layers: Layers, blocks: Sequence[int], known: dict[tuple[int, int], Ru
     """`layers.runs(blocks)`; a run that an earlier set had is not worked out again."""
     ends = [number for number, after in pairwise((*blocks, -1)) if after != number + 1]
     begins = [number for before, number in pairwise((-2, *blocks)) if number != before + 1]
-    found: list[Run] = []
+    runs: list[Run] = []
     for first, last in zip(begins, ends, strict=True):
         if (first, last) not in known:
             known[first, last] = layers.runs(range(first, last + 1))[0]
-        found.append(known[first, last])
-    return tuple(found)
+        runs.append(known[first, last])
+    return tuple(runs)
 
 
 def candidates(layers: Layers) -> list[tuple[int, ...]]:
@@ -243,7 +243,7 @@ class Rates:
         self.cores = tuple(cores for cores in range(1, max_cores + 1) if self._measured(cores) is not None)
         """Numbers of cores that a Body or Shadow may have: up to C_max, as far as the profile goes."""
         # Known only after all numbers of cores were measured; the cached rates depend on it, so they are computed again.
-        self.out_of_reach = not any(found.batch for found in map(self.body, self.cores) if found is not None)
+        self.out_of_reach = not any(rate.batch for rate in map(self.body, self.cores) if rate is not None)
         self._bodies.clear()
 
     def body(self, cores: int) -> Sustained | None:
@@ -254,9 +254,9 @@ class Rates:
 
     def pair(self, body_cores: int, pair: Pair) -> Sustained | None:
         """A Body with its Shadows; None where the profile does not know their cores, or the network's price."""
-        known = self._pairs.get((body_cores, pair))
-        if known is not None:
-            return known
+        cached = self._pairs.get((body_cores, pair))
+        if cached is not None:
+            return cached
         runs = self.profile.layers.runs(pair.blocks)
         latency_s = []
         for batch in range(1, self.max_batch + 1):
@@ -267,8 +267,8 @@ class Rates:
         # Pairs change with the load, so that an unlimited cache would grow without bound.
         if len(self._pairs) >= KEPT_PAIRS:
             self._pairs.clear()
-        found = self._pairs[body_cores, pair] = self._sustained(latency_s)
-        return found
+        computed = self._pairs[body_cores, pair] = self._sustained(latency_s)
+        return computed
 
     def dealt(self, body_cores: int, pair: Pair) -> Pair:
         """The same Shadows, with the shares that make each batch quickest."""
@@ -280,24 +280,24 @@ class Rates:
             cores = (body_cores, *pair.cores)
             splits = best_splits(self.profile, cores, pair.blocks, self.max_batch, elsewhere=pair.elsewhere)
             self._splits[key] = splits
-        first, *others = (replace(one, split=split) for one, split in zip(pair.each, splits, strict=True))
+        first, *others = (replace(shadow, split=split) for shadow, split in zip(pair.each, splits, strict=True))
         return replace(first, others=tuple(others))
 
     def rate_rps(self, body_cores: int, pair: Pair | None = None) -> float:
         """R_max of one Body; 0 where nothing is known of it."""
-        found = self.body(body_cores) if pair is None else self.pair(body_cores, pair)
-        return found.rate_rps if found is not None else 0.0
+        sustained_rate = self.body(body_cores) if pair is None else self.pair(body_cores, pair)
+        return sustained_rate.rate_rps if sustained_rate is not None else 0.0
 
     def _measured(self, cores: int) -> Sustained | None:
         latency_s = [self.profile.whole.at(cores, batch) for batch in range(1, self.max_batch + 1)]
-        known = [seconds for seconds in latency_s if seconds is not None]
-        return self._sustained(known) if len(known) == len(latency_s) else None
+        measured = [seconds for seconds in latency_s if seconds is not None]
+        return self._sustained(measured) if len(measured) == len(latency_s) else None
 
     def _sustained(self, latency_s: Sequence[float]) -> Sustained:
-        found = sustained(latency_s, self.slo_s)
-        if not found.batch and self.out_of_reach and latency_s[0] > 0:
-            return Sustained(found.latency_s, 1 / latency_s[0], 1)
-        return found
+        sustained_rate = sustained(latency_s, self.slo_s)
+        if not sustained_rate.batch and self.out_of_reach and latency_s[0] > 0:
+            return Sustained(sustained_rate.latency_s, 1 / latency_s[0], 1)
+        return sustained_rate
 
 
 GAIN = 1e-9
@@ -325,7 +325,7 @@ class Pairings:
         self._efficiency = efficiency
         self._options = options
         self._sets: tuple[BlockSet, ...] | None = None
-        self._cells = [(batch, there) for batch in range(2, rates.max_batch + 1) for there in range(1, batch)]
+        self._cells = [(batch, shadow_samples) for batch in range(2, rates.max_batch + 1) for shadow_samples in range(1, batch)]
         self._bodies_s: dict[tuple[Run, int], tuple[float, ...]] = {}
         self._shadows_s: dict[tuple[Run, int], tuple[float, ...]] = {}
         self._ranked: dict[tuple[int, int], tuple[Pairing, ...]] = {}
@@ -334,9 +334,9 @@ class Pairings:
         """Every (Φ, b) that raises the Body's R_max, best η first; of equals fewer blocks and the larger batch first."""
         key = (body_cores, shadow_cores)
         if key not in self._ranked:
-            found = self._work_out(body_cores, shadow_cores)
-            found.sort(key=lambda pairing: (-pairing.efficiency, len(pairing.pair.blocks), -pairing.batch))
-            self._ranked[key] = tuple(found)
+            ranked_pairings = self._work_out(body_cores, shadow_cores)
+            ranked_pairings.sort(key=lambda pairing: (-pairing.efficiency, len(pairing.pair.blocks), -pairing.batch))
+            self._ranked[key] = tuple(ranked_pairings)
         return self._ranked[key]
 
     def load_s(self, parameter_bytes: int) -> float:
@@ -352,17 +352,17 @@ class Pairings:
 
     def judged(self, body_cores: int, pair: Pair, number: int = 0) -> list[tuple[int, float, float]]:
         """Every timely batch in which this Shadow has a share: the batch, what it takes, and the Shadow's η in it."""
-        found = self._rates.pair(body_cores, pair)
-        if found is None:
+        sustained_rate = self._rates.pair(body_cores, pair)
+        if sustained_rate is None:
             return []
         each = pair.each
-        one, left = each[number], together((*each[:number], *each[number + 1 :]))
-        parameter_bytes = self._profile.layers.parameter_bytes(one.blocks)
-        gain_rps = found.rate_rps - self._rates.rate_rps(body_cores, left)
+        shadow, without_shadow = each[number], together((*each[:number], *each[number + 1 :]))
+        parameter_bytes = self._profile.layers.parameter_bytes(shadow.blocks)
+        gain_rps = sustained_rate.rate_rps - self._rates.rate_rps(body_cores, without_shadow)
         return [
-            (batch, seconds, self._judge(there, seconds, gain_rps, one.shadow_cores, parameter_bytes))
-            for batch, seconds in enumerate(found.latency_s, start=1)
-            if 0.0 < seconds <= self._rates.slo_s and (there := pair.shares(batch)[number]) > 0
+            (batch, seconds, self._judge(shadow_samples, seconds, gain_rps, shadow.shadow_cores, parameter_bytes))
+            for batch, seconds in enumerate(sustained_rate.latency_s, start=1)
+            if 0.0 < seconds <= self._rates.slo_s and (shadow_samples := pair.shares(batch)[number]) > 0
         ]
 
     def _work_out(self, body_cores: int, shadow_cores: int) -> list[Pairing]:
@@ -372,7 +372,7 @@ class Pairings:
         if self._sets is None:
             self._sets = block_sets(self._profile.layers, contiguous=self._options.contiguous)
         gains: dict[Run, tuple[float, ...]] = {}
-        found: list[Pairing] = []
+        pairings: list[Pairing] = []
         for chosen in self._sets:
             for run in chosen.runs:
                 if run not in gains:
@@ -382,8 +382,8 @@ class Pairings:
             together = sustained(latency_s, self._rates.slo_s)
             if together.rate_rps > alone.rate_rps * (1 + GAIN):
                 pair = Pair(shadow_cores, chosen.blocks, split)
-                found += self._judged(pair, together, chosen, together.rate_rps - alone.rate_rps)
-        return found
+                pairings += self._judged(pair, together, chosen, together.rate_rps - alone.rate_rps)
+        return pairings
 
     def _judged(self, pair: Pair, together: Sustained, chosen: BlockSet, gain_rps: float) -> list[Pairing]:
         load_s = self.load_s(chosen.parameter_bytes) if self._options.load_counts else 0.0
@@ -401,24 +401,29 @@ class Pairings:
             if pair.split[batch - 1] and seconds > 0.0 and load_s + seconds <= slo_s
         ]
 
-    def _judge(self, there: int, seconds: float, gain_rps: float, cores: int, parameter_bytes: int) -> float:
+    def _judge(self, shadow_samples: int, seconds: float, gain_rps: float, cores: int, parameter_bytes: int) -> float:
         """η of a Shadow that takes `there` samples of a batch of so many seconds and raises R_max by `gain_rps`."""
-        rate_rps = gain_rps if self._options.gain else there / seconds
+        rate_rps = gain_rps if self._options.gain else shadow_samples / seconds
         return self._efficiency.of_rate(rate_rps, cores, parameter_bytes)
 
     def _quickest(self, alone_s: tuple[float, ...], changes_s: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The split of each batch and what it takes then; 0 where no split gains anything."""
         best = [(0.0, 0)] * len(alone_s)
-        for (batch, there), change_s in zip(self._cells, changes_s, strict=True):
+        for (batch, shadow_samples), change_s in zip(self._cells, changes_s, strict=True):
             if change_s < best[batch - 1][0]:
-                best[batch - 1] = (change_s, there)
-        split = tuple(there for _, there in best)
+                best[batch - 1] = (change_s, shadow_samples)
+        split = tuple(shadow_samples for _, shadow_samples in best)
         return split, tuple(seconds + change_s for seconds, (change_s, _) in zip(alone_s, best, strict=True))
 
     def _gain_s(self, run: Run, body_cores: int, shadow_cores: int) -> tuple[float, ...]:
         """The change of the batch's latency by each split of each batch: the run's term of Eq. 6."""
         alone_s, shadow_s = self._body_s(run, body_cores), self._shadow_s(run, shadow_cores)
-        return tuple([max(alone_s[batch - there], shadow_s[there]) - alone_s[batch] for batch, there in self._cells])
+        return tuple(
+            [
+                max(alone_s[batch - shadow_samples], shadow_s[shadow_samples]) - alone_s[batch]
+                for batch, shadow_samples in self._cells
+            ]
+        )
 
     def _body_s(self, run: Run, cores: int) -> tuple[float, ...]:
         """Seconds of a Body for 0, 1, … B_max samples of a run."""

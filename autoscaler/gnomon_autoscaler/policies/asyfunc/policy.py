@@ -130,7 +130,7 @@ class Bodies:
                 if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
                     rate_max_rps += known.rates.rate_rps(shadow.cores)
                     promoted += 1
-            made = scale_out(
+            created = scale_out(
                 known,
                 options,
                 FreeCapacity(observation.nodes),
@@ -139,10 +139,10 @@ class Bodies:
                 memory_bytes=memory_bytes,
             )
             best = configurations(known, rate_rps)[0]
-            full = "" if made or promoted else ", but no node has room"
+            full = "" if created or promoted else ", but no node has room"
             shadows = f"{many(promoted, 'Shadow')} as Body, " if promoted else ""
-            more = f"{text}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best} at κ = {known.kappa:.3g}{full}"
-            return max(1, live + promoted + len(made)), more
+            reason = f"{text}: above α = {options.alpha:g}, {shadows}{len(created)} more of {best} at κ = {known.kappa:.3g}{full}"
+            return max(1, live + promoted + len(created)), reason
         if rate_rps < options.beta * rate_max_rps:
             ended = scale_in(known, options, observation.live, rates_rps, rate_rps)
             needed = "" if ended else ", but each is needed"
@@ -243,29 +243,29 @@ class AsyFunc:
             for shadow in risen:
                 capacity.take(shadow.node, 0, max(0, memory_bytes - shadow.memory_bytes))
             missing = -surplus - len(risen)
-            made = so_many_more(known, capacity, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
-            return (*(PromoteShadow(shadow.id) for shadow in risen), *made)
+            created = so_many_more(known, capacity, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
+            return (*(PromoteShadow(shadow.id) for shadow in risen), *created)
         rates_rps = sustained_rps(known, observation, observation.live, shadows_count=self.options.shadows_count)
         victims = scale_in(known, self.options, observation.live, rates_rps, rate_rps)
         # Bounds or an operator may want fewer Bodies than Algorithm 1 would end: further victims follow in the same order.
-        others = [body for body in least_efficient_first(known, observation.live, rate_rps) if body not in victims]
-        return tuple(DestroyBody(victim.id) for victim in (*victims, *others)[:surplus])
+        survivors = [body for body in least_efficient_first(known, observation.live, rate_rps) if body not in victims]
+        return tuple(DestroyBody(victim.id) for victim in (*victims, *survivors)[:surplus])
 
     def _layers(
         self, observation: Observation, known: Knowledge, ending: set[str], capacity: FreeCapacity, growths: Mapping[str, Growth]
     ) -> LayerLevel:
-        kept = {name: growth for name, growth in growths.items() if name not in ending}
+        live_growths = {name: growth for name, growth in growths.items() if name not in ending}
         if not self.options.layers:
-            mine = {body.id for body in observation.live} - ending
-            shadows = tuple(DestroyShadow(shadow.id) for shadow in observation.shadows if shadow.partner in mine)
-            return LayerLevel(released=shadows, resized=resizes_back(cores_before(kept)))
+            remaining_ids = {body.id for body in observation.live} - ending
+            shadows = tuple(DestroyShadow(shadow.id) for shadow in observation.shadows if shadow.partner in remaining_ids)
+            return LayerLevel(released=shadows, resized=resizes_back(cores_before(live_growths)))
         serving = [body for body in observation.live if body.state is InstanceState.READY and body.id not in ending]
-        late, in_vain = overdue(kept, observation), refused_growths(kept, observation)
-        waited = {action.id for action in late} | returning(kept, observation) | in_vain
-        grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
+        late, in_vain = overdue(live_growths, observation), refused_growths(live_growths, observation)
+        waited = {action.id for action in late} | returning(live_growths, observation) | in_vain
+        grown = {name: before for name, before in cores_before(live_growths).items() if name not in waited}
         level = Tick(known, self.options, observation, with_pending_cores(serving), grown, in_vain).scale(capacity)
         text = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
-        return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in text if one))
+        return replace(level, resized=(*late, *level.resized), reason="; ".join(sentence for sentence in text if sentence))
 
     def _plan(
         self, observation: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]

@@ -175,13 +175,15 @@ def _validated(counts: Sequence[float], bin_s: float, choice: Choice, instances:
     batches = [batch for batch in BATCHES if batch <= len(plan.size.service_s)]
     objective = Objective(task.slo_s, task.percent, batches, task.timeouts_s, task.queues, max_instances)
     first = Trial(plan.buffer, instances if provisioned else None)
-    found = validate_plan(Window(counts, bin_s, task.queues), first, plan.size, objective, None if provisioned else LAMBDA["x86"])
-    if (found.buffer, found.instances) == (first.buffer, first.instances):
+    validated_plan = validate_plan(
+        Window(counts, bin_s, task.queues), first, plan.size, objective, None if provisioned else LAMBDA["x86"]
+    )
+    if (validated_plan.buffer, validated_plan.instances) == (first.buffer, first.instances):
         return plan.buffer, instances, ""
-    taken = f"{found.instances} instances, " if provisioned else ""
-    bounds = f"B = {found.buffer.batch}, T = {found.buffer.timeout_s * 1e3:g} ms"
-    text = f"; replayed, {taken}{bounds} has {1.0 - found.late_share:.1%} in time"
-    return found.buffer, found.instances if found.instances is not None else instances, text
+    instances_text = f"{validated_plan.instances} instances, " if provisioned else ""
+    bounds = f"B = {validated_plan.buffer.batch}, T = {validated_plan.buffer.timeout_s * 1e3:g} ms"
+    text = f"; replayed, {instances_text}{bounds} has {1.0 - validated_plan.late_share:.1%} in time"
+    return validated_plan.buffer, validated_plan.instances if validated_plan.instances is not None else instances, text
 
 
 def _planned(process: Map, task: Task) -> tuple[Choice, str]:
@@ -235,9 +237,9 @@ def _chosen(parts: Sequence[Landscape], task: Task, most: int) -> tuple[Choice, 
             if choice is None:
                 choices[number] = parts[number].cheapest(task.slo_s, most)
                 exact.add(number)
-        known = [choice for choice in choices if choice is not None]
-        best, lost = _best(known, task)
-        number = next(number for number, choice in enumerate(known) if choice is best)
+        present_choices = [choice for choice in choices if choice is not None]
+        best, lost = _best(present_choices, task)
+        number = next(number for number, choice in enumerate(present_choices) if choice is best)
         if number in exact:
             return best, lost
         choices[number] = None
@@ -269,8 +271,8 @@ def _why_not(other: Choice, best: Choice, task: Task) -> str:
     """Why a number of cores was not chosen."""
     plan, name = other.plan, other.plan.size.name
     if _cores(plan, task) > task.cluster_cores:
-        held = (plan.instances or 1) * task.queues
-        return f"{held} × {name} are more than the {task.cluster_cores:g} cores of the nodes"
+        total_instances = (plan.instances or 1) * task.queues
+        return f"{total_instances} × {name} are more than the {task.cluster_cores:g} cores of the nodes"
     if other.failed and (plan.instances or 0) > task.max_per_queue:
         return f"{name}: {plan.instances} instances at least, of {task.max_per_queue}"
     if other.failed:

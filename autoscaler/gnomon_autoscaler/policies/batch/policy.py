@@ -112,8 +112,8 @@ class Counts:
 
     def since(self, since_s: float) -> Counts:
         """The counts since this time, without earlier ones."""
-        kept = max(0, min(len(self.bins), round((self.until_s - since_s) / BIN_S)))
-        return Counts(self.bins[len(self.bins) - kept :], self.until_s, 0)
+        bin_count = max(0, min(len(self.bins), round((self.until_s - since_s) / BIN_S)))
+        return Counts(self.bins[len(self.bins) - bin_count :], self.until_s, 0)
 
 
 def counted(memory: Memory, observation: Observation, *, away: bool) -> Counts:
@@ -121,11 +121,11 @@ def counted(memory: Memory, observation: Observation, *, away: bool) -> Counts:
     history, before = observation.history, memory.get("counts")
     each = max(1, round(BIN_S / history.bin_s))
     until_s = timestamp_in(memory, "counted_at_s")
-    there = len(history.arrivals)
+    bin_count = len(history.arrivals)
     if until_s is not None:
-        there = 0 if away else max(0, min(there, round((history.end_s - until_s) / history.bin_s)))
-    incomplete = there % each
-    first, last = len(history.arrivals) - there, len(history.arrivals) - incomplete
+        bin_count = 0 if away else max(0, min(bin_count, round((history.end_s - until_s) / history.bin_s)))
+    incomplete = bin_count % each
+    first, last = len(history.arrivals) - bin_count, len(history.arrivals) - incomplete
     new = tuple(round(sum(history.arrivals[begin : begin + each]), 3) for begin in range(first, last, each))
     old = cast("tuple[float, ...]", before) if isinstance(before, tuple) else ()
     bins = (old + new)[-round(observation.settings.plan_window_s / BIN_S) :]
@@ -176,8 +176,8 @@ class Batch:
         wanted = _wanted(counts, plan, observation)
         batch = plan.batch if plan is not None and plan.batch else observation.settings.max_batch
         # Another plan ends what was held against the one before.
-        held = memory if plan == InForce.of(memory) else {}
-        overload = overloaded(observation, max(1, wanted.count), batch, held)
+        held_state = memory if plan == InForce.of(memory) else {}
+        overload = overloaded(observation, max(1, wanted.count), batch, held_state)
         if overload is not None:
             wanted = DesiredCount(max(overload.count, wanted.count), f"{overload.reason}; {wanted.reason}")
         desired = standard(_FixedCount(self.name, wanted)).desired_count(observation, inner_memory(memory))
@@ -255,7 +255,7 @@ class Batch:
             settings.scale.max, settings.memory_mb, may_have(observation), all_cores(observation), spread, observation.queues,
         )  # fmt: skip
         try:
-            found = plan_for(counts.bins, BIN_S, task)
+            plan = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
             why = error.message.rstrip(".")
             return InForce(
@@ -264,12 +264,12 @@ class Batch:
                 longest=len(observation.latency_s), active_rps=0.0, short_dispersion=1.0,
             )  # fmt: skip
         holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
-        known_s = tuple(sized(observation, found.size).latency_s)
+        known_s = tuple(sized(observation, plan.size).latency_s)
         adaptive = "; T is left to adaptive scheduling" if self._adaptive else ""
-        said = f"{found.reason}, {settings.slo_s * 1e3:g} ms asked for{adaptive}"
+        said = f"{plan.reason}, {settings.slo_s * 1e3:g} ms asked for{adaptive}"
         return InForce(
-            observation.now_s, holds_s, known_s[: found.batch], found.batch, found.timeout_s, found.instances, found.rate_rps,
-            found.dispersion, said, found.size, observation.queues, len(known_s), found.active_rps, found.short_dispersion,
+            observation.now_s, holds_s, known_s[: plan.batch], plan.batch, plan.timeout_s, plan.instances, plan.rate_rps,
+            plan.dispersion, said, plan.size, observation.queues, len(known_s), plan.active_rps, plan.short_dispersion,
         )  # fmt: skip
 
     def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
@@ -321,4 +321,4 @@ def _evidence(memory: Memory) -> CusumState:
         return CusumState()
     # The second pair of each is that of jumps, which earlier versions had not.
     both = (*sums[:2], *since_s[:2], *sums[2:], *since_s[2:])
-    return CusumState(*(float(one) for one in both if isinstance(one, int | float)))
+    return CusumState(*(float(value) for value in both if isinstance(value, int | float)))

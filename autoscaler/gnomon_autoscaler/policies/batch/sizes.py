@@ -47,8 +47,8 @@ def own_mb(observation: Observation) -> int:
     if observation.settings.memory_mb is not None:
         return observation.settings.memory_mb
     own = (instance for instance in observation.instances if instance.memory_mb is None and instance.memory_bytes >= MEGABYTE)
-    found = next(own, None)
-    return found.memory_bytes // MEGABYTE if found is not None else observation.settings.cores * MB_PER_CORE
+    first = next(own, None)
+    return first.memory_bytes // MEGABYTE if first is not None else observation.settings.cores * MB_PER_CORE
 
 
 def cores_with(memory_mb: int) -> int:
@@ -61,18 +61,18 @@ def measured(observation: Observation) -> Mapping[int, tuple[float, ...]]:
     if observation.profile is None:
         return {}
     table, most = observation.profile.memories, observation.settings.max_batch
-    sizes = [one for one in sorted(table.seconds) if cores_with(one) <= observation.settings.max_cores]
+    sizes = [size for size in sorted(table.seconds) if cores_with(size) <= observation.settings.max_cores]
     if len(sizes) > MOST_MEMORIES:
         sizes = [sizes[round(step * (len(sizes) - 1) / (MOST_MEMORIES - 1))] for step in range(MOST_MEMORIES)]
     rows = {size: [table.at(size, batch) for batch in range(1, most + 1)] for size in sizes}
-    return {one: tuple(seconds for seconds in row if seconds is not None) for one, row in rows.items() if None not in row}
+    return {size: tuple(seconds for seconds in row if seconds is not None) for size, row in rows.items() if None not in row}
 
 
 def towards_memory(count: int, memory_mb: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of this memory size."""
     right = [instance for instance in observation.live if mb_of(instance) == memory_mb]
     others = sorted((instance for instance in observation.live if mb_of(instance) != memory_mb), key=victim_order)
-    serving = sum(one.state is InstanceState.READY for one in right)
+    serving = sum(instance.state is InstanceState.READY for instance in right)
     missing = max(0, count - len(right))
     # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
     ending = others[: max(0, len(others) - max(0, count - serving))]
@@ -86,9 +86,9 @@ def towards_memory(count: int, memory_mb: int, observation: Observation) -> tupl
     return (*(DestroyBody(instance.id) for instance in ending), *[create] * created)
 
 
-def mb_of(one: Instance) -> int:
+def mb_of(instance: Instance) -> int:
     """An instance's memory size."""
-    return one.memory_bytes // MEGABYTE
+    return instance.memory_bytes // MEGABYTE
 
 
 def _places(observation: Observation) -> int:
@@ -160,26 +160,26 @@ def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
         ending = [*others, *sorted(right, key=victim_order)[: len(right) - count]] if serving >= min(count, len(right)) else []
         return tuple(DestroyBody(instance.id) for instance in ending)
     capacity = FreeCapacity(observation.nodes)
-    ready = [one for one in others if one.state is InstanceState.READY]
+    ready = [instance for instance in others if instance.state is InstanceState.READY]
     resized = _resized(ready, missing, cores, capacity)
-    left = [one for one in others if all(action.id != one.id for action in resized)]
+    left = [instance for instance in others if all(action.id != instance.id for action in resized)]
     created = creations(missing - len(resized), cores, observation, capacity) if not left else ()
     if left and len(resized) < missing:
         # No capacity is left: end some serving instances that will not be needed, to free it.
         surplus = max(0, len(observation.ready) - count)
-        return (*resized, *(DestroyBody(one.id) for one in _victims_for_growth(left, surplus, cores, capacity)))
+        return (*resized, *(DestroyBody(instance.id) for instance in _victims_for_growth(left, surplus, cores, capacity)))
     return (*resized, *created)
 
 
 def _resized(others: list[Instance], most: int, cores: int, capacity: FreeCapacity) -> tuple[Resize, ...]:
     """Resizes in place to `cores`, where the node has the cores; instances that shrink go first, to free cores for others."""
-    found: list[Resize] = []
-    for one in sorted(others, key=lambda one: one.given_cores < cores):
-        more = cores - one.given_cores
-        if len(found) < most and more <= capacity.cores(one.node):
-            capacity.take(one.node, more)
-            found.append(Resize(one.id, cores))
-    return tuple(found)
+    resizes: list[Resize] = []
+    for instance in sorted(others, key=lambda instance: instance.given_cores < cores):
+        additional_cores = cores - instance.given_cores
+        if len(resizes) < most and additional_cores <= capacity.cores(instance.node):
+            capacity.take(instance.node, additional_cores)
+            resizes.append(Resize(instance.id, cores))
+    return tuple(resizes)
 
 
 def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
@@ -187,10 +187,10 @@ def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity
     for grown in reversed(left):
         lacking = cores - grown.given_cores - capacity.cores(grown.node)
         ending: list[Instance] = []
-        for one in left:
-            if lacking > 0 and one is not grown and one.node == grown.node and len(ending) < surplus:
-                ending.append(one)
-                lacking -= one.given_cores
+        for instance in left:
+            if lacking > 0 and instance is not grown and instance.node == grown.node and len(ending) < surplus:
+                ending.append(instance)
+                lacking -= instance.given_cores
         if ending and lacking <= 0:
             return ending
     return []
@@ -214,5 +214,5 @@ def _known(table: LatencyTable, largest: int) -> set[int]:
 
 def _row(table: LatencyTable, cores: int, most: int) -> tuple[float, ...]:
     """The service times of batches of 1, 2, … `most`; empty if one is unknown."""
-    found = [table.at(cores, batch) for batch in range(1, most + 1)]
-    return tuple(one for one in found if one is not None) if None not in found else ()
+    seconds_of_batches = [table.at(cores, batch) for batch in range(1, most + 1)]
+    return tuple(seconds for seconds in seconds_of_batches if seconds is not None) if None not in seconds_of_batches else ()

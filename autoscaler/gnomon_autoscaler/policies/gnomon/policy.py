@@ -312,7 +312,7 @@ def speed_of(observation: Observation, options: Options, load_s: float | None) -
         return known
 
     # A ready instance reports its concurrency; before the first one, the settings' value is assumed.
-    concurrency = max([one.concurrency for one in observation.ready], default=settings.expected_concurrency)
+    concurrency = max([instance.concurrency for instance in observation.ready], default=settings.expected_concurrency)
     cores = body_cores(observation, options)
     batch = economical_batch(lambda batch: seconds(cores, batch), settings.max_batch, settings.slo_s)
     batch_s = seconds(cores, batch)
@@ -372,10 +372,10 @@ def body_cores(observation: Observation, options: Options) -> int:
 def _by_concurrency(observation: Observation, remembered: dict[str, StateValue]) -> DesiredCount:
     """The number of Bodies while no latency is known: those that execute all requests in the system at once."""
     load = observation.history.mean(observation.history.concurrency, CONCURRENCY_S)
-    concurrency = max([one.concurrency for one in observation.ready], default=observation.settings.expected_concurrency)
-    one = float(concurrency * observation.settings.max_batch)
-    count = max(1, whole(load / one))
-    return DesiredCount(count, f"latency not known yet: {load:.2f} in the system, {one:g} in a Body: {count}", remembered)
+    concurrency = max([instance.concurrency for instance in observation.ready], default=observation.settings.expected_concurrency)
+    per_body = float(concurrency * observation.settings.max_batch)
+    count = max(1, whole(load / per_body))
+    return DesiredCount(count, f"latency not known yet: {load:.2f} in the system, {per_body:g} in a Body: {count}", remembered)
 
 
 def _observed_starts(observation: Observation, memory: Memory) -> dict[str, StateValue]:
@@ -563,7 +563,7 @@ class _Steady(NamedTuple):
             and (not history.arrivals or history.arrivals[-1] <= self.highest)
             and (self.rps == ANY_RPS or history.rate_rps(history.arrivals, 1.0) <= self.rps)
             and self.settings == _settings_of(observation)
-            and all(one.state is InstanceState.READY and one.kind is InstanceKind.BODY for one in instances)
+            and all(instance.state is InstanceState.READY and instance.kind is InstanceKind.BODY for instance in instances)
         )
 
 

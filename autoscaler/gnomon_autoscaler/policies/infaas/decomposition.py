@@ -35,7 +35,7 @@ def solve_apart(problem: Problem, kept: Sequence[int]) -> tuple[list[int], float
     """The instances and the gap; None where demands share variants, resources do not suffice, or a search takes too long."""
     if not problem.capacity or min(problem.capacity.values()) <= 0.0 or any(len(problem.serves[member]) > 1 for member in kept):
         return None
-    demands = [place for place, need in enumerate(problem.needs_rps) if need > 0.0]
+    demands = [index for index, need in enumerate(problem.needs_rps) if need > 0.0]
     if not demands or not all(problem.accepted[demand] for demand in demands):
         return None
     columns = _Columns(problem, kept, demands)
@@ -89,27 +89,27 @@ class _Columns:
         by_kind = {kind: price / self._problem.capacity[kind] for kind, price in zip(self._kinds, prices.tolist(), strict=True)}
         self._bound = -float(prices.sum())
         for block, (demand, accepted) in enumerate(zip(self._demands, self._accepted, strict=True)):
-            found = mixes(self._problem, demand, accepted, by_kind, distance)
-            if not found and not distance:
+            new_mixes = mixes(self._problem, demand, accepted, by_kind, distance)
+            if not new_mixes and not distance:
                 return False
-            self._bound += found[0][0] if found else 0.0
-            for _, mix in found[:most]:
+            self._bound += new_mixes[0][0] if new_mixes else 0.0
+            for _, mix in new_mixes[:most]:
                 self._append(block, mix)
         return True
 
     def choose(self) -> list[Instances] | None:
         """Choose one mix for each demand, so that all fit at the least cost; None if no choice fits."""
         options = self._problem.options
-        found = milp(
+        solution = milp(
             np.array(self._costs),
             integrality=np.ones(len(self._costs)),
             bounds=Bounds(0.0, 1.0),
             constraints=[LinearConstraint(self._one_each(), 1.0, 1.0), LinearConstraint(np.array(self._uses).T, -np.inf, 1.0)],
             options={"time_limit": options.time_limit_s / 2.0, "mip_rel_gap": options.proven_gap / 4.0},
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        return [mix for mix, chosen in zip(self._mixes, found.x.tolist(), strict=True) if chosen > 0.5]  # noqa: PLR2004
+        return [mix for mix, chosen in zip(self._mixes, solution.x.tolist(), strict=True) if chosen > 0.5]  # noqa: PLR2004
 
     def _append(self, block: int, mix: Instances) -> None:
         name = (block, frozenset(mix.items()))
@@ -133,14 +133,14 @@ class _Columns:
         """The cost of the cheapest shares of mixes that fit, and the price of all of each resource."""
         count, kinds = len(self._costs), len(self._kinds)
         penalty = PENALTY * (1.0 + sum(self._costs[: len(self._demands)]))
-        found = linprog(
+        solution = linprog(
             [*self._costs, *[penalty] * kinds],
             A_ub=np.hstack([np.array(self._uses).T, -np.eye(kinds)]),
             b_ub=np.ones(kinds),
             A_eq=csr_array(coo_array((np.ones(count), (self._blocks, range(count))), shape=(len(self._demands), count + kinds))),
             b_eq=np.ones(len(self._demands)),
         )
-        return float(found.fun), np.maximum(0.0, -found.ineqlin.marginals)
+        return float(solution.fun), np.maximum(0.0, -solution.ineqlin.marginals)
 
     def _one_each(self) -> csr_array:
         count = len(self._costs)

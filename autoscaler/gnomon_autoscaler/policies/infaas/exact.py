@@ -46,10 +46,10 @@ def decide(
     The program says what is the cheapest for the load of now, the heuristic when to go there.
     """
     problem = Problem(observation, options or Options())
-    found, own = _cheapest(problem), cover(problem)
-    if _rank(problem, found.instances) <= _rank(problem, own):
-        proven = f"exact, {found.how}"
-        return toward(problem, found.instances, state, proven, found.gap)
+    exact, own = _cheapest(problem), cover(problem)
+    if _rank(problem, exact.instances) <= _rank(problem, own):
+        proven = f"exact, {exact.how}"
+        return toward(problem, exact.instances, state, proven, exact.gap)
     return toward(problem, own, state)
 
 
@@ -64,8 +64,8 @@ def _rank(problem: Problem, instances: Sequence[int]) -> tuple[float, float]:
 def solve(observation: ApplicationObservation, options: Options | None = None) -> ScalingPlan:
     """The cheapest instances for the observed demands."""
     problem = Problem(observation, options or Options())
-    found = _cheapest(problem)
-    return _plan(problem, found.instances, found.gap, found.how)
+    exact = _cheapest(problem)
+    return _plan(problem, exact.instances, exact.gap, exact.how)
 
 
 class _Cheapest(NamedTuple):
@@ -78,23 +78,23 @@ class _Cheapest(NamedTuple):
 
 def _cheapest(problem: Problem) -> _Cheapest:
     kept = _without_dominated(problem)
-    apart = solve_apart(problem, kept)
-    if apart is not None and apart[1] <= problem.options.proven_gap:
-        return _Cheapest(apart[0], apart[1], f"proven, gap {apart[1]:.2%}")
+    decomposed = solve_apart(problem, kept)
+    if decomposed is not None and decomposed[1] <= problem.options.proven_gap:
+        return _Cheapest(decomposed[0], decomposed[1], f"proven, gap {decomposed[1]:.2%}")
     covered, alone = ({}, set()) if problem.capacity else _cover_alone(problem, kept)
     program = _Program(problem, [member for member in kept if not alone.issuperset(problem.serves[member])], alone)
-    found = program.solve(shortfall=False)
-    if found.instances is None:
-        found = program.solve(shortfall=True)
-    if found.instances is None:
+    solution = program.solve(shortfall=False)
+    if solution.instances is None:
+        solution = program.solve(shortfall=True)
+    if solution.instances is None:
         instances, gap = cover(problem), 1.0
         how = f"no solution in {problem.options.time_limit_s:g} s, so that the heuristic's is used"
     else:
-        instances = [count + covered.get(member, 0) for member, count in enumerate(found.instances)]
-        gap = found.gap
-        how = f"{'proven' if found.status == _OPTIMAL else 'not proven in time'}, gap {gap:.2%}"
-    if apart is not None and apart[1] <= gap:
-        instances, gap = apart
+        instances = [count + covered.get(member, 0) for member, count in enumerate(solution.instances)]
+        gap = solution.gap
+        how = f"{'proven' if solution.status == _OPTIMAL else 'not proven in time'}, gap {gap:.2%}"
+    if decomposed is not None and decomposed[1] <= gap:
+        instances, gap = decomposed
         how = f"not proven in time, gap {gap:.2%}"
     return _Cheapest(instances, gap, how)
 
@@ -128,7 +128,7 @@ class _Program:
 
     def __init__(self, problem: Problem, members: Sequence[int], covered: Collection[int]) -> None:
         self._problem = problem
-        self._demands = [place for place, need in enumerate(problem.needs_rps) if need > 0.0 and place not in covered]
+        self._demands = [demand for demand, need in enumerate(problem.needs_rps) if need > 0.0 and demand not in covered]
         self._columns: dict[int, list[int]] = {}
         """The columns of each member's instances."""
         self._members: list[int] = []
@@ -154,7 +154,7 @@ class _Program:
         for demand in self._demands:
             units = [problem.price(member) / rate for member, rate in problem.rates_rps[demand].items()]
             penalties.append(_PENALTY * min(units, default=1.0) * problem.needs_rps[demand])
-        lack = [(row, first + place, 1.0) for place, row in enumerate(self._demand_rows)]
+        lack = [(row, first + index, 1.0) for index, row in enumerate(self._demand_rows)]
         return self._minimise([*self._costs, *penalties], [*self._most, *[1.0] * len(lack)], self._entries + lack)
 
     def _add_instances(self, members: Sequence[int]) -> None:
@@ -162,7 +162,7 @@ class _Program:
         for member in members:
             variant, running = problem.members[member].variant, problem.running[member]
             useful = math.ceil(
-                sum(problem.needs_rps[place] / problem.rates_rps[place][member] for place in problem.serves[member])
+                sum(problem.needs_rps[demand] / problem.rates_rps[demand][member] for demand in problem.serves[member])
             )
             for cost, most in ((variant.cost_per_s, min(running, useful)), (problem.price(member), max(0, useful - running))):
                 if most:
@@ -214,7 +214,7 @@ class _Program:
         integrality = np.zeros(len(costs))
         integrality[: len(self._members)] = 1
         options = self._problem.options
-        found = milp(
+        solution = milp(
             np.array(costs),
             integrality=integrality,
             bounds=Bounds(0.0, np.array(most)),
@@ -222,13 +222,13 @@ class _Program:
             # Half of the time: the other half is for the program with a shortfall.
             options={"time_limit": options.time_limit_s / 2.0, "mip_rel_gap": options.proven_gap},
         )
-        if found.x is None:
-            return _Solution(int(found.status), None, 1.0)
+        if solution.x is None:
+            return _Solution(int(solution.status), None, 1.0)
         instances = [0] * len(self._problem.members)
         # HiGHS's integers are floats, off by up to its feasibility tolerance.
-        for member, count in zip(self._members, np.rint(found.x[: len(self._members)]).astype(int).tolist(), strict=True):
+        for member, count in zip(self._members, np.rint(solution.x[: len(self._members)]).astype(int).tolist(), strict=True):
             instances[member] += count
-        return _Solution(int(found.status), instances, float(found.mip_gap))
+        return _Solution(int(solution.status), instances, float(solution.mip_gap))
 
 
 def _cover_alone(problem: Problem, kept: Sequence[int]) -> tuple[dict[int, int], set[int]]:

@@ -80,8 +80,8 @@ def toward(
     observation = problem.observation
     surplus = _surplus(problem, target, state)
     due = {
-        place: waiting.instances
-        for place, member in enumerate(problem.members)
+        index: waiting.instances
+        for index, member in enumerate(problem.members)
         if (waiting := surplus.get(member.variant.id)) and observation.now_s - waiting.since_s >= member.variant.load_s
     }
     # A shortage is acted on at once; savings wait for `load_s`, in which the load may return.
@@ -110,14 +110,16 @@ def cover(problem: Problem) -> list[int]:
     groups: Groups = [(demand,) for demand in problem.strictest_first]
     # Demands are covered one by one first; joint covers are kept only if they are cheaper.
     best = min(_covers(problem, groups, CHARGES))
-    left = MERGES
-    while merged := list(itertools.islice(_merged(problem, groups), left)):
-        left -= len(merged)
+    merges_left = MERGES
+    while merged := list(itertools.islice(_merged(problem, groups), merges_left)):
+        merges_left -= len(merged)
         charges = sorted({CHARGES[0], 1.0, best.charge})
-        found, fewer = min((min(_covers(problem, one, charges)), one) for one in merged)
-        if found.score >= best.score:
+        merged_cover, best_groups = min(
+            (min(_covers(problem, merged_groups, charges)), merged_groups) for merged_groups in merged
+        )
+        if merged_cover.score >= best.score:
             break
-        best, groups = found, fewer
+        best, groups = merged_cover, best_groups
     return best.instances
 
 
@@ -135,18 +137,18 @@ def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> Inst
     for _ in range(STEPS):
         if not stack:
             return best
-        place, left, spent, mix = stack.pop()
+        next_offer, need_left, spent, mix = stack.pop()
         # Offers ascend by unit price: the remaining load costs at least this much in any order (lower bound).
-        if spent + left * offers[place].unit >= least:
+        if spent + need_left * offers[next_offer].unit >= least:
             continue
-        offer = offers[place]
-        closing = math.ceil(left / offer.rate * (1 - ROUNDING))
+        offer = offers[next_offer]
+        closing = math.ceil(need_left / offer.rate * (1 - ROUNDING))
         if closing <= offer.limit and spent + closing * offer.price < least:
             least = (spent + closing * offer.price) * (1 - ROUNDING)
-            best = _mixed([*((offers[one], count) for one, count in mix), (offer, closing)])
-        if place + 1 < len(offers):
+            best = _mixed([*((offers[index], count) for index, count in mix), (offer, closing)])
+        if next_offer + 1 < len(offers):
             stack += [
-                (place + 1, left - count * offer.rate, spent + count * offer.price, (*mix, (place, count)))
+                (next_offer + 1, need_left - count * offer.rate, spent + count * offer.price, (*mix, (next_offer, count)))
                 for count in range(int(min(offer.limit, closing - 1)) + 1)
             ]
     return None
@@ -161,40 +163,40 @@ def mixes(
     """
     offers = _Cover(problem, [], 0.0).offers((demand,), accepted, prices)
     need = problem.needs_rps[demand]
-    alone = (math.ceil(need / one.rate * (1 - ROUNDING)) * one.price for one in offers if one.limit == math.inf)
+    alone = (math.ceil(need / offer.rate * (1 - ROUNDING)) * offer.price for offer in offers if offer.limit == math.inf)
     best = min(alone, default=math.inf) * (1 + ROUNDING)
-    found: list[tuple[float, tuple[tuple[int, int], ...]]] = []
+    complete: list[tuple[float, tuple[tuple[int, int], ...]]] = []
     stack: list[tuple[int, float, float, tuple[tuple[int, int], ...]]] = [(0, need, 0.0, ())]
     for _ in range(STEPS):
         if not stack:
             break
-        place, left, spent, mix = stack.pop()
-        offer = offers[place]
-        if spent + left * offer.unit > best + distance:
+        offer_index, need_left, spent, mix = stack.pop()
+        offer = offers[offer_index]
+        if spent + need_left * offer.unit > best + distance:
             continue
-        closing = math.ceil(left / offer.rate * (1 - ROUNDING))
+        closing = math.ceil(need_left / offer.rate * (1 - ROUNDING))
         total = spent + closing * offer.price
         if closing <= offer.limit and total <= best + distance:
-            found.append((total, (*mix, (place, closing))))
+            complete.append((total, (*mix, (offer_index, closing))))
             best = min(best, total)
-        if place + 1 < len(offers):
+        if offer_index + 1 < len(offers):
             stack += [
-                (place + 1, left - count * offer.rate, spent + count * offer.price, (*mix, (place, count)))
+                (offer_index + 1, need_left - count * offer.rate, spent + count * offer.price, (*mix, (offer_index, count)))
                 for count in range(int(min(offer.limit, closing - 1)) + 1)
             ]
     if stack and not distance:
         return []
-    near = sorted(one for one in found if one[0] <= best + distance)
-    return [(total, _mixed([(offers[place], count) for place, count in mix])) for total, mix in near]
+    near = sorted(priced_mix for priced_mix in complete if priced_mix[0] <= best + distance)
+    return [(total, _mixed([(offers[offer_index], count) for offer_index, count in mix])) for total, mix in near]
 
 
 def _mixed(mix: Mix) -> Instances:
     """The instances of each member of a mix, whose offers may be of one member twice."""
-    found: dict[int, int] = {}
+    instances: dict[int, int] = {}
     for offer, count in mix:
         if count:
-            found[offer.member] = found.get(offer.member, 0) + count
-    return found
+            instances[offer.member] = instances.get(offer.member, 0) + count
+    return instances
 
 
 def _covers(problem: Problem, groups: Groups, charges: Sequence[float]) -> Iterator[_Found]:
@@ -210,17 +212,17 @@ def _covers(problem: Problem, groups: Groups, charges: Sequence[float]) -> Itera
 def _merged(problem: Problem, groups: Groups) -> Iterator[Groups]:
     """The groups with two of them made one, for each two that a common variant can serve."""
     accepted = [problem.accepted_by_all(group) for group in groups]
-    for one, other in itertools.combinations(range(len(groups)), 2):
-        if not accepted[one].isdisjoint(accepted[other]):
-            rest = [group for place, group in enumerate(groups) if place not in (one, other)]
-            yield [tuple(sorted((*groups[one], *groups[other]))), *rest]
+    for first, second in itertools.combinations(range(len(groups)), 2):
+        if not accepted[first].isdisjoint(accepted[second]):
+            unmerged = [group for index, group in enumerate(groups) if index not in (first, second)]
+            yield [tuple(sorted((*groups[first], *groups[second]))), *unmerged]
 
 
 def printed(problem: Problem) -> list[int]:
     """The instances that the printed heuristic aims at."""
     instances = list(problem.running)
     for demand in problem.strictest_first:
-        changed = [one for one in _printed_changes(problem, demand, instances) if problem.fits(one)]
+        changed = [change for change in _printed_changes(problem, demand, instances) if problem.fits(change)]
         if changed:
             instances = min(changed, key=problem.objective)
     return instances
@@ -235,14 +237,18 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
     if running and (missing := problem.unmet_rps(instances)[demand]) > 0.0:
         for member in running:
             yield _with(instances, {member: instances[member] + _whole(missing, problem.rates_rps[demand][member])})
-        others = [one for one in others if any(_upgrades(variants[one], variants[present]) for present in running)]
+        others = [
+            candidate for candidate in others if any(_upgrades(variants[candidate], variants[present]) for present in running)
+        ]
     elif running:
         yield instances
         for member in running:
             fewer = _with(instances, {member: instances[member] - 1})
             if sum(problem.unmet_rps(fewer)) <= sum(problem.unmet_rps(instances)):
                 yield fewer
-        others = [one for one in others if any(_downgrades(variants[one], variants[present]) for present in running)]
+        others = [
+            candidate for candidate in others if any(_downgrades(variants[candidate], variants[present]) for present in running)
+        ]
     # Only instances that no other demand uses can be replaced.
     without = _with(instances, dict.fromkeys(alone, 0))
     load = problem.unmet_rps(without)[demand]
@@ -273,26 +279,26 @@ def _grown(problem: Problem, target: Sequence[int]) -> list[int]:
     if problem.fits(larger):
         return larger
     groups: Groups = [(demand,) for demand in problem.strictest_first]
-    beside = _Cover(problem, groups, 0.0, keep_running=True).instances()
-    return list(target) if sum(problem.unmet_rps(target)) < sum(problem.unmet_rps(beside)) else beside
+    grown = _Cover(problem, groups, 0.0, keep_running=True).instances()
+    return list(target) if sum(problem.unmet_rps(target)) < sum(problem.unmet_rps(grown)) else grown
 
 
 def _surplus(problem: Problem, target: Sequence[int], state: GreedyState) -> dict[str, Surplus]:
     """The surplus of each variant that has one now."""
     now_s = problem.observation.now_s
-    found: dict[str, Surplus] = {}
-    for member, wanted in zip(problem.members, target, strict=True):
-        if member.running > wanted:
-            name, count = member.variant.id, member.running - wanted
+    surplus: dict[str, Surplus] = {}
+    for member, target_count in zip(problem.members, target, strict=True):
+        if member.running > target_count:
+            name, count = member.variant.id, member.running - target_count
             before = state.surplus.get(name)
-            found[name] = Surplus(before.since_s, min(before.instances, count)) if before else Surplus(now_s, count)
-    return found
+            surplus[name] = Surplus(before.since_s, min(before.instances, count)) if before else Surplus(now_s, count)
+    return surplus
 
 
 def _unload(problem: Problem, instances: list[int], due: Mapping[int, int]) -> None:
     """Unload surplus instances, the most expensive first, while the ready instances suffice without them."""
     ready = [min(member.ready, count) for member, count in zip(problem.members, instances, strict=True)]
-    for member in sorted(due, key=lambda place: -problem.members[place].variant.cost_per_s):
+    for member in sorted(due, key=lambda index: -problem.members[index].variant.cost_per_s):
         for _ in range(min(due[member], instances[member])):
             without = _with(ready, {member: min(ready[member], instances[member] - 1)})
             if sum(problem.unmet_rps(without)) > 0.0:
@@ -415,15 +421,15 @@ class _Search:
         self._extend([], 0, need, 0.0, self._left)
         return self._filled(need) if self._best is None else self._best
 
-    def _extend(self, mix: Mix, first: int, need: float, spent: float, left: Mapping[str, float]) -> None:
+    def _extend(self, mix: Mix, first: int, need: float, spent: float, remaining: Mapping[str, float]) -> None:
         """Try every offer from `first` on as the next of the mix."""
-        for place in range(first, len(self._offers)):
-            offer = self._offers[place]
+        for index in range(first, len(self._offers)):
+            offer = self._offers[index]
             if spent + need * offer.unit >= self.price or self._tried >= SEARCHED:
                 return  # the following ones cost more per request
             self._tried += 1
             resources = self._resources[offer.member]
-            fit = min(offer.limit, fitting(resources, left))
+            fit = min(offer.limit, fitting(resources, remaining))
             closing = math.ceil(need / offer.rate * (1 - ROUNDING))
             self.limited = self.limited or fit < min(closing, offer.limit)
             if closing <= fit and spent + closing * offer.price < self.price:
@@ -432,17 +438,19 @@ class _Search:
                 continue
             full = int(min(fit, closing - 1))
             for count in range(full, max(0, full - 2), -1):
-                rest = dict(left)
-                take(resources, count, rest)
-                self._extend([*mix, (offer, count)], place + 1, need - count * offer.rate, spent + count * offer.price, rest)
+                rest_of_resources = dict(remaining)
+                take(resources, count, rest_of_resources)
+                self._extend(
+                    [*mix, (offer, count)], index + 1, need - count * offer.rate, spent + count * offer.price, rest_of_resources
+                )
 
     def _filled(self, need: float) -> Mix:
-        left, mix = dict(self._left), []
+        remaining, mix = dict(self._left), []
         for offer in self._offers:
-            wanted = math.ceil(need / offer.rate * (1 - ROUNDING))
-            count = int(min(wanted, offer.limit, fitting(self._resources[offer.member], left)))
+            instances_needed = math.ceil(need / offer.rate * (1 - ROUNDING))
+            count = int(min(instances_needed, offer.limit, fitting(self._resources[offer.member], remaining)))
             if count > 0:
-                take(self._resources[offer.member], count, left)
+                take(self._resources[offer.member], count, remaining)
                 mix.append((offer, count))
                 need -= count * offer.rate
             if need <= 0:

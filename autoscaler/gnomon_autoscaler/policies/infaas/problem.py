@@ -63,12 +63,12 @@ class Problem:
         self.accepted = self._accepted()
         self.serves: tuple[list[int], ...] = tuple([] for _ in self.members)
         """The demands that each member serves."""
-        for place, members in enumerate(self.accepted):
+        for index, members in enumerate(self.accepted):
             for member in members:
-                self.serves[member].append(place)
+                self.serves[member].append(index)
         # A demand that accepts few members is served first: a later one has alternatives.
-        self.strictest_first = sorted(range(len(self.demands)), key=lambda place: len(self.accepted[place]))
-        self.rates_rps = tuple(self._rates(place) for place in range(len(self.demands)))
+        self.strictest_first = sorted(range(len(self.demands)), key=lambda index: len(self.accepted[index]))
+        self.rates_rps = tuple(self._rates(index) for index in range(len(self.demands)))
         """For each demand, the rate of one instance of each member that it accepts."""
         self.running = [member.running for member in self.members]
         self.capacity = observation.capacity
@@ -83,24 +83,24 @@ class Problem:
     def _accepted(self) -> tuple[list[int], ...]:
         """The members that each demand accepts."""
         by_architecture: dict[str, list[int]] = {"": list(range(len(self.members)))}
-        for place, member in enumerate(self.members):
-            by_architecture.setdefault(member.variant.architecture, []).append(place)
+        for index, member in enumerate(self.members):
+            by_architecture.setdefault(member.variant.architecture, []).append(index)
         return tuple(
-            [place for place in by_architecture.get(demand.architecture, ()) if demand.accepts(self.members[place].variant)]
+            [index for index in by_architecture.get(demand.architecture, ()) if demand.accepts(self.members[index].variant)]
             for demand in self.demands
         )
 
     def _rates(self, demand: int) -> dict[int, float]:
         """The rate of one instance of each accepted member for this demand, if that member alone served the demand."""
         objective_s, late_share = self.demands[demand].latency_s, self.options.late_share
-        found = {}
+        rates = {}
         for member in self.accepted[demand]:
             variant = self.members[member].variant
             if objective_s is None or late_share is None or self.options.literal:
-                found[member] = variant.saturation_rps
+                rates[member] = variant.saturation_rps
             else:
-                found[member] = instance_rate_rps(variant, self.needs_rps[demand], objective_s, late_share)
-        return found
+                rates[member] = instance_rate_rps(variant, self.needs_rps[demand], objective_s, late_share)
+        return rates
 
     def rate_rps(self, demands: Sequence[int], member: int) -> float:
         """The rate at which an instance of the member serves any of these demands, which all accept it."""
@@ -117,11 +117,11 @@ class Problem:
 
     def objective(self, instances: Sequence[int]) -> float:
         """The objective of the change to these instances."""
-        found = 0.0
-        for place, (member, count) in enumerate(zip(self.members, instances, strict=True)):
-            more = count - member.running
-            found += more * (self.price(place) if more > 0 else member.variant.cost_per_s)
-        return found
+        cost = 0.0
+        for index, (member, count) in enumerate(zip(self.members, instances, strict=True)):
+            started = count - member.running
+            cost += started * (self.price(index) if started > 0 else member.variant.cost_per_s)
+        return cost
 
     def accepted_by_all(self, demands: Sequence[int]) -> set[int]:
         """The members that each of these demands accepts."""
@@ -140,7 +140,7 @@ class Problem:
 
     def fits(self, instances: Sequence[int]) -> bool:
         """Constraint 3."""
-        return all(left >= -ROUNDING * self.capacity[kind] for kind, left in self.free(instances).items())
+        return all(free_amount >= -ROUNDING * self.capacity[kind] for kind, free_amount in self.free(instances).items())
 
     def by_id(self, instances: Sequence[int]) -> dict[str, int]:
         """The instances by their variant's id, without variants that have none."""
@@ -166,31 +166,31 @@ class _Flow:
         """The rate that each demand lacks."""
         lacking = [0.0] * len(self._accepted)
         for demand in self._problem.strictest_first:
-            need = left = self._problem.needs_rps[demand]
+            need = unmet = self._problem.needs_rps[demand]
             rates = self._problem.rates_rps[demand]
             # Members that few demands accept first, so that widely accepted capacity remains for later demands.
-            for member in sorted(self._accepted[demand], key=lambda place: len(self._problem.serves[place])):
-                served = min(self._spare[member], left / rates[member])
+            for member in sorted(self._accepted[demand], key=lambda index: len(self._problem.serves[index])):
+                served = min(self._spare[member], unmet / rates[member])
                 self._move(demand, member, served)
-                left -= served * rates[member]
-            while left > ROUNDING * need and (moved := self._augment(demand, left)) > ROUNDING * need:
-                left -= moved
-            lacking[demand] = left if left > ROUNDING * need else 0.0
+                unmet -= served * rates[member]
+            while unmet > ROUNDING * need and (moved := self._augment(demand, unmet)) > ROUNDING * need:
+                unmet -= moved
+            lacking[demand] = unmet if unmet > ROUNDING * need else 0.0
         return tuple(lacking)
 
     def _augment(self, demand: int, most: float) -> float:
         """Serve more of the demand along the shortest path; returns the additional rate."""
         came: dict[int, tuple[int, int]] = {}  # member: the demand that goes to it, and the member that it leaves
         queue = [(demand, -1)]
-        for place, leaving in queue:
-            for member in self._accepted[place]:
+        for reached, leaving in queue:
+            for member in self._accepted[reached]:
                 if member in came:
                     continue
-                came[member] = (place, leaving)
+                came[member] = (reached, leaving)
                 if self._spare[member] > 0.0:
                     return self._take(member, came, most)
-                seen = {other for other, _ in queue}
-                queue += [(other, member) for other, used in self._served[member].items() if used > 0.0 and other not in seen]
+                visited = {other for other, _ in queue}
+                queue += [(other, member) for other, used in self._served[member].items() if used > 0.0 and other not in visited]
         return 0.0
 
     def _take(self, last: int, came: Mapping[int, tuple[int, int]], most: float) -> float:
@@ -201,17 +201,17 @@ class _Flow:
             path.append((path[-1][2], *came[path[-1][2]]))
         # The instances that one demand frees at a member are taken there by the demand before it in the path.
         amount = self._spare[last]
-        for member, place, leaving in path:
+        for member, demand, leaving in path:
             if leaving >= 0:
-                amount = min(self._served[leaving][place], amount * rates[place][member] / rates[place][leaving])
+                amount = min(self._served[leaving][demand], amount * rates[demand][member] / rates[demand][leaving])
             else:
-                amount = min(amount, most / rates[place][member])
+                amount = min(amount, most / rates[demand][member])
         served = amount * rates[path[-1][1]][path[-1][0]]
-        for member, place, leaving in reversed(path):
+        for member, demand, leaving in reversed(path):
             if leaving >= 0:  # frees what the demand before it took
-                self._move(place, leaving, -amount)
-                amount *= rates[place][leaving] / rates[place][member]
-            self._move(place, member, amount)
+                self._move(demand, leaving, -amount)
+                amount *= rates[demand][leaving] / rates[demand][member]
+            self._move(demand, member, amount)
         return served
 
     def _move(self, demand: int, member: int, amount: float) -> None:
@@ -233,21 +233,23 @@ def instance_rate_rps(variant: Variant, load_rps: float, objective_s: float, lat
     return min(variant.saturation_rps, max(served_rps(count) / count, LEAST_SHARE * variant.saturation_rps))
 
 
-def fitting(resources: Mapping[str, float], left: Mapping[str, float]) -> float:
+def fitting(resources: Mapping[str, float], free: Mapping[str, float]) -> float:
     """The number of instances with these needs that fit into the free capacity; infinite if nothing bounds them."""
-    return min((left[kind] * (1 + ROUNDING) // amount for kind, amount in resources.items()), default=math.inf)
+    return min((free[kind] * (1 + ROUNDING) // amount for kind, amount in resources.items()), default=math.inf)
 
 
-def take(resources: Mapping[str, float], count: int, left: dict[str, float]) -> None:
+def take(resources: Mapping[str, float], count: int, free: dict[str, float]) -> None:
     """Subtract the needs of these instances from the free capacity."""
     if count:
         for kind, amount in resources.items():
-            left[kind] -= count * amount
+            free[kind] -= count * amount
 
 
 def changes(members: Sequence[VariantMember], instances: Mapping[str, int]) -> str:
     """The changes of the running instances, for a plan's reason: `+2 resnet50-onnx, -1 resnet50-torch`."""
     parts = [
-        f"{more:+d} {member.variant.id}" for member in members if (more := instances.get(member.variant.id, 0) - member.running)
+        f"{difference:+d} {member.variant.id}"
+        for member in members
+        if (difference := instances.get(member.variant.id, 0) - member.running)
     ]
     return ", ".join(parts) or "no change"

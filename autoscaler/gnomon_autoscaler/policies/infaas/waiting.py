@@ -47,20 +47,20 @@ def served_in_time(
 
     `latency_s` is the time of a batch by its size. It is 0 where not even a batch of one query is in time.
     """
-    found = 0.0
+    best = 0.0
     for size, seconds in latency_s.items():
         if size <= max_batch and 0.0 < seconds <= objective_s:
-            found = max(found, utilization(size, instances, objective_s / seconds - 1.0, late_share) * instances * size / seconds)
-    return found
+            best = max(best, utilization(size, instances, objective_s / seconds - 1.0, late_share) * instances * size / seconds)
+    return best
 
 
 @lru_cache(maxsize=1 << 16)
 def utilization(size: int, instances: int, patience: float, late_share: float) -> float:
     """The share of their capacity that instances may use; `patience` is the tolerated wait as a multiple of a batch's time."""
-    left = patience - 1.0 + 1.0 / size
+    slack = patience - 1.0 + 1.0 / size
     low, high = 0.0, 1.0
-    if left > 0.0:
-        exponent = -math.log(late_share) / (left * instances * size)
+    if slack > 0.0:
+        exponent = -math.log(late_share) / (slack * instances * size)
         low = exponent / math.expm1(exponent) if exponent < math.log(sys.float_info.max) else 0.0
     if patience >= SHORT_WAIT or not _is_in_time(size, instances, patience, max(low, 2.0**-STEPS), late_share):
         return low

@@ -51,8 +51,8 @@ def decide(workers: Sequence[WorkerObservation], options: WorkerOptions | None =
     if options.most is not None:
         add = add[: max(0, options.most - len(workers))]
     if reasons:
-        said = "; ".join(reasons.values())
-        return WorkerPlan(tuple(add), (), said if add else f"{said}, but no further worker may start now")
+        text = "; ".join(reasons.values())
+        return WorkerPlan(tuple(add), (), text if add else f"{text}, but no further worker may start now")
     if starting:
         return WorkerPlan((), (), "a worker starts")
     for kind in kinds:
@@ -83,7 +83,10 @@ def _superfluous(workers: Sequence[WorkerObservation], options: WorkerOptions) -
     idle = sorted(worker.name for worker in workers if not worker.states)
     if not idle or len(workers) <= options.least:
         return None
-    others = [worker for worker in workers if worker.name != idle[-1]]
-    resources = {resource for worker in others for resource in worker.utilization}
-    means = [sum(worker.utilization.get(resource, 0.0) for worker in others) / len(others) for resource in resources]
+    remaining_workers = [worker for worker in workers if worker.name != idle[-1]]
+    resources = {resource for worker in remaining_workers for resource in worker.utilization}
+    means = [
+        sum(worker.utilization.get(resource, 0.0) for worker in remaining_workers) / len(remaining_workers)
+        for resource in resources
+    ]
     return idle[-1] if max(means, default=0.0) <= options.threshold - options.margin else None

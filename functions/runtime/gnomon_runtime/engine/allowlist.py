@@ -168,30 +168,30 @@ def _check_operation(index: int, operation: Operation, operator: Operator) -> Ch
     where = f"Operation {index}, {operation.op},"
     if len(operation.args) > len(positional):
         raise invalid_program(f"{where} has {len(operation.args)} arguments; it takes {len(positional)}.")
-    given: dict[str, Argument] = {argument.name: value for argument, value in zip(positional, operation.args, strict=False)}
+    arguments: dict[str, Argument] = {argument.name: value for argument, value in zip(positional, operation.args, strict=False)}
     for name, value in operation.kwargs.items():
-        if name not in by_name or name in given:
+        if name not in by_name or name in arguments:
             raise invalid_program(f"{where} has no argument {name!r}, or has it twice.")
-        given[name] = value
-    for name, value in given.items():
+        arguments[name] = value
+    for name, value in arguments.items():
         if not _fits(value, by_name[name].kind):
             raise invalid_program(f"{where} needs {by_name[name].kind} as {name}, not {str(value)[:100]}.")
         if by_name[name].kwarg_only and (any(values_in((value,))) or isinstance(value, BatchSize)):
             raise invalid_program(f"{where} has {name} that is not a constant.")
-    missing = [parameter.name for parameter in by_name.values() if parameter.name not in given and not parameter.optional]
+    missing = [parameter.name for parameter in by_name.values() if parameter.name not in arguments and not parameter.optional]
     if missing:
         raise invalid_program(f"{where} lacks {', '.join(missing)}.")
     if not operator.listed and len(operation.results) != operator.returns:
         raise invalid_program(f"{where} names {len(operation.results)} results; it makes {operator.returns}.")
     many = operator.returns > 1 or operator.listed
-    keywords = {name: given[name] for name, parameter in by_name.items() if parameter.kwarg_only and name in given}
-    return CheckedOperation(operation, operator.overload, _in_order(positional, given), keywords, many)
+    keywords = {name: arguments[name] for name, parameter in by_name.items() if parameter.kwarg_only and name in arguments}
+    return CheckedOperation(operation, operator.overload, _in_order(positional, arguments), keywords, many)
 
 
-def _in_order(positional: Sequence[Parameter], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-    last = max((index for index, parameter in enumerate(positional) if parameter.name in given), default=-1)
+def _in_order(positional: Sequence[Parameter], arguments: Mapping[str, Argument]) -> tuple[Argument, ...]:
+    last = max((index for index, parameter in enumerate(positional) if parameter.name in arguments), default=-1)
     return tuple(
-        _spread(given[parameter.name], parameter.count) if parameter.name in given else parameter.default
+        _spread(arguments[parameter.name], parameter.count) if parameter.name in arguments else parameter.default
         for parameter in positional[: last + 1]
     )
 

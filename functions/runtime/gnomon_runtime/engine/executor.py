@@ -448,14 +448,14 @@ class _Binder:
         places = [self._place(argument) for argument in args]
         if len(places) > 1:
             return itemgetter(*places)
-        place = slice(places[0], places[0] + 1) if places else slice(0)
-        return itemgetter(place)
+        slot_slice = slice(places[0], places[0] + 1) if places else slice(0)
+        return itemgetter(slot_slice)
 
     def _maker(self, argument: Argument) -> Callable[[Slots], Any]:
         if not isinstance(argument, tuple):
             return itemgetter(self._place(argument))
         places = [self._place(item) for item in argument]
-        return lambda slots: [slots[place] for place in places]
+        return lambda slots: [slots[slot] for slot in places]
 
     def _place(self, argument: Argument) -> int:
         if isinstance(argument, Value):

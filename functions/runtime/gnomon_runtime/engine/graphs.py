@@ -120,11 +120,11 @@ class GraphSegment:
 
         An engine does not say when its last operation begins, and a hint that comes early only wakes the other side early.
         """
-        given = list(values)
+        inputs = list(values)
         values.clear()  # as `ModelSegment.run` promises, although the engine holds the values until it ends
         if before_last is not None:
             before_last()
-        return self._part.run(given)
+        return self._part.run(inputs)
 
 
 class GraphModel:
@@ -157,9 +157,9 @@ class GraphModel:
     def segments(self, runs: Sequence[tuple[int, int]]) -> Sequence[GraphSegment]:
         """The model in pieces. Compiled pieces of the last call are used again, those that are not needed are given up."""
         borders = borders_between(Flow(self.program), len(self.program.operations), runs)
-        kept = self._segments
+        cached = self._segments
         self._segments = {
-            (border.begin, border.end): kept.get((border.begin, border.end)) or GraphSegment(self._graph, border, self._cores)
+            (border.begin, border.end): cached.get((border.begin, border.end)) or GraphSegment(self._graph, border, self._cores)
             for border in borders
         }
         return list(self._segments.values())

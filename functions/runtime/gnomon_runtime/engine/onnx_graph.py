@@ -85,26 +85,26 @@ def _quantise_reads(part: onnx.ModelProto, model: onnx.ModelProto, reads: Sequen
     """
     makers = {output: node for node in model.graph.node if node.op_type in _PAIR for output in node.output}
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    held = {tensor.name for tensor in part.graph.initializer}
+    initializers = {tensor.name for tensor in part.graph.initializer}
     for name in reads:
         back = makers.get(name)
-        there = None if back is None else makers.get(back.input[0])
-        if back is None or there is None:
+        maker = None if back is None else makers.get(back.input[0])
+        if back is None or maker is None:
             continue
         for node in part.graph.node:
             node.input[:] = [f"{name}/again" if value == name else value for value in node.input]
         pair = [onnx.NodeProto(), onnx.NodeProto()]
-        pair[0].CopyFrom(there)
+        pair[0].CopyFrom(maker)
         pair[1].CopyFrom(back)
         pair[0].input[0], pair[0].output[0], pair[0].name = name, f"{name}/quantised", f"{name}/quantise"
         pair[1].input[0], pair[1].output[0], pair[1].name = f"{name}/quantised", f"{name}/again", f"{name}/dequantise"
         nodes = [*pair, *part.graph.node]
         del part.graph.node[:]
         part.graph.node.extend(nodes)
-        for weight in (*there.input[1:], *back.input[1:]):
-            if weight in weights and weight not in held:
+        for weight in (*maker.input[1:], *back.input[1:]):
+            if weight in weights and weight not in initializers:
                 part.graph.initializer.append(weights[weight])
-                held.add(weight)
+                initializers.add(weight)
 
 
 class OnnxPart:
@@ -116,5 +116,5 @@ class OnnxPart:
         self._makes = list(makes)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        given = {name: tensor.contiguous().numpy() for name, tensor in zip(self._names, values, strict=True)}
-        return tuple(torch.from_numpy(array) for array in self._session.run(self._makes, given))
+        feeds = {name: tensor.contiguous().numpy() for name, tensor in zip(self._names, values, strict=True)}
+        return tuple(torch.from_numpy(array) for array in self._session.run(self._makes, feeds))

@@ -62,14 +62,14 @@ class Flow:
         if not 0 <= begin < end <= len(operations):
             raise ValueError(f"operations {begin} to {end} of a program of {len(operations)}")
         inside = operations[begin:end]
-        made = dict.fromkeys(name for operation in inside for name in operation.results if name is not None)
-        read = [name for name in dict.fromkeys(n for operation in inside for n in operation.reads()) if name not in made]
+        results = dict.fromkeys(name for operation in inside for name in operation.results if name is not None)
+        read = [name for name in dict.fromkeys(n for operation in inside for n in operation.reads()) if name not in results]
         values = tuple(name for name in read if name not in self._program.weights)
         return Border(
             begin,
             end,
             values,
-            tuple(name for name in made if self._last_use.get(name, -1) >= end),
+            tuple(name for name in results if self._last_use.get(name, -1) >= end),
             tuple(name for name in values if self._last_use[name] < end),
             tuple(name for name in read if name in self._program.weights),
         )

@@ -25,13 +25,13 @@ from gnomon_core.program import ALLOWED_OPERATORS, MAX_LIST, invalid_program
 
 def tensors_in(arguments: Iterable[Any]) -> list[Tensor]:
     """Every tensor among the arguments, those in lists included."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for argument in arguments:
         if isinstance(argument, Tensor):
-            found.append(argument)
+            tensors.append(argument)
         elif isinstance(argument, list | tuple):
-            found.extend(tensors_in(argument))
-    return found
+            tensors.extend(tensors_in(argument))
+    return tensors
 
 
 def product(sizes: Iterable[float]) -> int:
@@ -94,8 +94,8 @@ def transposed_convolution(arguments: Sequence[Any]) -> int:
     strides, extra = each_axis(argument_at(arguments, 3, 1), axes), each_axis(argument_at(arguments, 5, 0), axes)
     dilations = each_axis(argument_at(arguments, 7, 1), axes)
     spatial = (
-        size * stride + dilation * kernel + more
-        for size, stride, kernel, dilation, more in zip(
+        size * stride + dilation * kernel + output_padding
+        for size, stride, kernel, dilation, output_padding in zip(
             tensor.shape[-axes:], strides, weight.shape[2:], dilations, extra, strict=False
         )
     )
@@ -147,13 +147,13 @@ def einsum(arguments: Sequence[Any]) -> int:
     equation, operands = arguments[0].replace(" ", ""), arguments[1]
     if not re.fullmatch(r"[A-Za-z]+(,[A-Za-z]+)?(->[A-Za-z]*)?", equation):
         raise invalid_program(f"einsum {equation!r} is not over one or two operands with letters for their axes.")
-    left, _, right = equation.partition("->")
+    input_labels, _, right = equation.partition("->")
     labels: dict[str, int] = {}
-    for text, operand in zip(left.split(","), operands, strict=False):
+    for text, operand in zip(input_labels.split(","), operands, strict=False):
         for letter, size in zip(text, operand.shape, strict=False):
             labels[letter] = max(labels.get(letter, 1), size)
-    kept = right if "->" in equation else "".join(labels)
-    return product(labels.get(letter, 1) for letter in kept) + sum(operand.numel() for operand in tensors_in(operands))
+    output_labels = right if "->" in equation else "".join(labels)
+    return product(labels.get(letter, 1) for letter in output_labels) + sum(operand.numel() for operand in tensors_in(operands))
 
 
 Rule: TypeAlias = Callable[[Sequence[Any]], int]
@@ -269,8 +269,8 @@ def _indexed(arguments: Sequence[Any]) -> int:
     picked = [index for index in indices if index is not None]
     if any(index.dtype in (torch.bool, torch.uint8) for index in picked):
         raise invalid_program("An operation indexes by a mask: the size of its result would depend on values.")
-    rest = math.prod(size for axis, size in enumerate(tensor.shape) if axis >= len(indices) or indices[axis] is None)
-    return int(max(_broadcast(picked), 1) * rest)
+    row_size = math.prod(size for axis, size in enumerate(tensor.shape) if axis >= len(indices) or indices[axis] is None)
+    return int(max(_broadcast(picked), 1) * row_size)
 
 
 def _selected(arguments: Sequence[Any]) -> int:

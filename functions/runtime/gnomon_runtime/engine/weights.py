@@ -83,8 +83,8 @@ def checked(name: str, tensor: Tensor | None, weight: Weight) -> Tensor:
     order = weight.order or tuple(range(len(weight.shape)))
     stored_shape = tuple(weight.shape[axis] for axis in order)
     if tensor is None or tensor.shape != stored_shape or tensor.dtype != TORCH_DTYPES[weight.datatype]:
-        found = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-        raise invalid_program(f"Weight {name!r} must be {weight.datatype} {stored_shape} in the file, which holds {found}.")
+        actual = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+        raise invalid_program(f"Weight {name!r} must be {weight.datatype} {stored_shape} in the file, which holds {actual}.")
     return tensor.permute([order.index(axis) for axis in range(len(order))]) if weight.order else tensor
 
 
@@ -163,8 +163,8 @@ class BlockWeights:
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Release every other tensor. A tensor in use stays alive, but in shared mode its pages may be read anew."""
-        kept = set(names)
-        gone = [name for name in self._held if name not in kept]
+        names_to_keep = set(names)
+        gone = [name for name in self._held if name not in names_to_keep]
         for name in gone:
             del self._held[name]
         if self._map is not None:
@@ -192,32 +192,34 @@ class BlockWeights:
                 _populate(self._map, first, last)
                 yield last - first
         raw = _bytes_of(self._map)
-        return {name: _view(raw, place, place.begin) for name, place in places.items()}
+        return {name: _view(raw, stored, stored.begin) for name, stored in places.items()}
 
     def _read(self, places: Mapping[str, Place], piece_bytes: int) -> Generator[int, None, dict[str, Tensor]]:
         """Read the tensors into an anonymous mapping, with one read for each contiguous range of the file."""
-        if not any(place.end > place.begin for place in places.values()):
-            return {name: torch.empty(place.shape, dtype=place.dtype) for name, place in places.items()}
-        stretches = _merged([(place.begin, place.end) for place in places.values() if place.end > place.begin], ALIGNMENT_BYTES)
+        if not any(stored.end > stored.begin for stored in places.values()):
+            return {name: torch.empty(stored.shape, dtype=stored.dtype) for name, stored in places.items()}
+        stretches = _merged(
+            [(stored.begin, stored.end) for stored in places.values() if stored.end > stored.begin], ALIGNMENT_BYTES
+        )
         memory = mmap.mmap(-1, sum(_up(end - begin) for begin, end in stretches), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if len(memory) >= HUGE_BYTES:
             memory.madvise(mmap.MADV_HUGEPAGE)
-        at, moved = 0, dict[str, int]()
+        at, offsets = 0, dict[str, int]()
         for begin, end in stretches:
             for first, last in _pieces(begin, end, piece_bytes):
                 with memoryview(memory) as view:
                     _read_fully(self._file, view[at + first - begin : at + last - begin], first)
                 yield last - first
-            moved |= {name: at + place.begin - begin for name, place in places.items() if begin <= place.begin < end}
+            offsets |= {name: at + stored.begin - begin for name, stored in places.items() if begin <= stored.begin < end}
             at += _up(end - begin)
         raw = _bytes_of(memory)
-        return {name: _view(raw, place, moved.get(name, 0)) for name, place in places.items()}
+        return {name: _view(raw, stored, offsets.get(name, 0)) for name, stored in places.items()}
 
     def _ranges(self, names: Iterable[str]) -> list[tuple[int, int]]:
         """The pages of these tensors, as ranges of the file."""
         page = mmap.PAGESIZE
-        places = [place for place in (self._places[name] for name in names) if place.end > place.begin]
-        return _merged([(place.begin // page * page, -(-place.end // page) * page) for place in places], 0)
+        stored_tensors = [stored for stored in (self._places[name] for name in names) if stored.end > stored.begin]
+        return _merged([(stored.begin // page * page, -(-stored.end // page) * page) for stored in stored_tensors], 0)
 
 
 def _places(file: int, size: int) -> dict[str, Place]:
@@ -227,7 +229,7 @@ def _places(file: int, size: int) -> dict[str, Place]:
         length = min(int.from_bytes(os.pread(file, _LENGTH_BYTES, 0), "little"), MAX_HEADER_BYTES)
         document = json.loads(os.pread(file, length, _LENGTH_BYTES))
         data = _LENGTH_BYTES + length
-        return {str(name): _read_place(one, data, size) for name, one in document.items() if name != "__metadata__"}
+        return {str(name): _read_place(stored, data, size) for name, stored in document.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise invalid_program(f"The weight file cannot be read: {error}.") from None
 
@@ -250,12 +252,12 @@ def _bytes_of(memory: mmap.mmap) -> Tensor:
         return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def _view(raw: Tensor, place: Place, offset: int) -> Tensor:
+def _view(raw: Tensor, stored: Place, offset: int) -> Tensor:
     """The tensor at this offset, aligned as torch would have it."""
-    part = raw[offset : offset + place.end - place.begin]
+    part = raw[offset : offset + stored.end - stored.begin]
     if part.data_ptr() % ALIGNMENT_BYTES:
         part = part.clone()
-    return part.view(place.dtype).view(place.shape)
+    return part.view(stored.dtype).view(stored.shape)
 
 
 def _populate(memory: mmap.mmap, begin: int, end: int) -> None:
@@ -277,13 +279,13 @@ def _read_fully(file: int, into: memoryview, at: int) -> None:
 
 def _merged(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
     """Ranges in order, joined where less than `gap` + 1 bytes lie between them."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
-        if found and begin <= found[-1][1] + gap:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and begin <= merged[-1][1] + gap:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:

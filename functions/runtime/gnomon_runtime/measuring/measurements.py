@@ -257,30 +257,30 @@ def _compared(engine: str, timed: TimedProgram, model: GraphModel, order: Mappin
     """The agreement of a lower precision with the program, and the error of the graph in pieces; nothing of fp32."""
     if split_name(engine)[1] == FP32:
         return {}
-    found: dict[str, Any] = {}
+    comparisons: dict[str, Any] = {}
     inputs = timed.inputs(2)
     if order.get("samples"):
         samples, _ = _read_arrays(Path(order["samples"]), timed.program)
-        found["agreement"] = _share_of(_classes(model.run, samples), _classes(timed.executor.run, samples))
+        comparisons["agreement"] = _share_of(_classes(model.run, samples), _classes(timed.executor.run, samples))
         inputs = [tensor[:2].contiguous() for tensor in samples]
     if order.get("layers"):
-        found["pieces_error"] = _pieces_error(model, read_layers(Path(order["layers"])), inputs)
-    return found
+        comparisons["pieces_error"] = _pieces_error(model, read_layers(Path(order["layers"])), inputs)
+    return comparisons
 
 
 def _pieces_error(model: GraphModel, layers: Layers, inputs: Sequence[Tensor]) -> float:
     """The largest difference between the graph cut at every block and the whole of it, relative to the largest number."""
     values = dict(zip(model.program.inputs, inputs, strict=True))
     for segment in model.pieces([block.end for block in layers.blocks]):
-        given = [values[name] for name in segment.border.reads]
-        values |= zip(segment.border.makes, segment.run(len(inputs[0]), given), strict=True)
+        reads = [values[name] for name in segment.border.reads]
+        values |= zip(segment.border.makes, segment.run(len(inputs[0]), reads), strict=True)
     pairs = zip(model.run(inputs), (values[name] for name in model.program.outputs), strict=True)
-    return max(float((whole - cut).abs().max() / whole.abs().max().clamp_min(1e-12)) for whole, cut in pairs)
+    return max(float((uncut - cut).abs().max() / uncut.abs().max().clamp_min(1e-12)) for uncut, cut in pairs)
 
 
-def _share_of(found: Tensor, expected: Tensor) -> float:
+def _share_of(actual: Tensor, expected: Tensor) -> float:
     """The share of equal classes."""
-    return float(torch.eq(found, expected).double().mean())
+    return float(torch.eq(actual, expected).double().mean())
 
 
 _SAMPLES_AT_ONCE = 8
@@ -306,8 +306,8 @@ def _relative_error(timed: TimedProgram, model: GraphModel, batch: int) -> float
     for ours, theirs in zip(timed.executor.run(inputs), model.run(inputs), strict=True):
         if not ours.numel():
             continue
-        expected, found = ours.double(), theirs.double()
-        error = float((expected - found).abs().max() / expected.abs().max().clamp_min(1e-12))
+        expected, actual = ours.double(), theirs.double()
+        error = float((expected - actual).abs().max() / expected.abs().max().clamp_min(1e-12))
         worst = max(worst, error) if math.isfinite(error) else math.inf
     return worst
 
@@ -345,24 +345,24 @@ def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     sets = [layers.weights(numbers) for numbers in order["sets"]]
     _load_s(path, expected, mode, expected)
     repeats = [[_in_a_fork(path, expected, mode, names) for names in sets] for _ in range(int(order["repeats"]))]
-    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+    points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
 def _measure_compiling(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Seconds until a Shadow has compiled its blocks, for each set of them. Weights are read from a warm page cache."""
-    held = HeldGraph(order["engine"], Path(order["program"]), Path(order["layers"]), graph_files(order), 1)
+    graph = HeldGraph(order["engine"], Path(order["program"]), Path(order["layers"]), graph_files(order), 1)
     sets = [list(numbers) for numbers in order["sets"]]
-    held.hold(range(len(held.layers.blocks)))
-    repeats = [[_compile_s(held, numbers) for numbers in sets] for _ in range(_COMPILE_REPEATS)]
-    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+    graph.hold(range(len(graph.layers.blocks)))
+    repeats = [[_compile_s(graph, numbers) for numbers in sets] for _ in range(_COMPILE_REPEATS)]
+    points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
-def _compile_s(held: HeldGraph, numbers: Sequence[int]) -> float:
-    held.release()
+def _compile_s(graph: HeldGraph, numbers: Sequence[int]) -> float:
+    graph.release()
     started_s = time.perf_counter()
-    held.hold(numbers)
+    graph.hold(numbers)
     return time.perf_counter() - started_s
 
 
@@ -434,28 +434,28 @@ def measure_network(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     sizes = [int(size) for size in order["sizes_bytes"]]
     cpus = list(order["cpus"])
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        mine = socket.create_connection(listener.getsockname())
-        theirs, _ = listener.accept()
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
     stamps, stamp = os.pipe()
     child = os.fork()
     if child == 0:
-        mine.close()
-        _receive(theirs, stamp, aligned(max(sizes)), cpus[-1:])
-    theirs.close()
+        client.close()
+        _receive(server, stamp, aligned(max(sizes)), cpus[-1:])
+    server.close()
     os.close(stamp)
     pin(tuple(cpus[:1]))
     torch.set_num_threads(1)
-    prepare(mine)
+    prepare(client)
     buffer = OwnBuffer(aligned(max(sizes)))
     buffer.prepare(max(sizes))
     rows = torch.randint(0, 255, (1, max(sizes)), dtype=torch.uint8)
-    _hand_over(mine, buffer, rows, stamps)
-    repeats = [[_hand_over(mine, buffer, rows[:, :size], stamps) for size in sizes] for _ in range(int(order["repeats"]))]
-    mine.close()
+    _hand_over(client, buffer, rows, stamps)
+    repeats = [[_hand_over(client, buffer, rows[:, :size], stamps) for size in sizes] for _ in range(int(order["repeats"]))]
+    client.close()
     os.close(stamps)
     os.waitpid(child, 0)
-    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+    points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
 def _hand_over(connection: socket.socket, buffer: OwnBuffer, rows: Tensor, stamps: int) -> float:
@@ -547,22 +547,22 @@ def measure_transfer(order: Mapping[str, Any], say: Callable[[dict[str, Any]], N
     sizes = [int(size) for size in order["sizes_bytes"]]
     cpus = list(order["cpus"])
     descriptor = shared_memory.make("gnomon-transfer", max(sizes))
-    mine, theirs = packets.socket_pair()
+    body_end, shadow_end = packets.socket_pair()
     child = os.fork()
     if child == 0:
-        mine.close()
-        _receive_local(theirs, descriptor, cpus[-1:])
-    theirs.close()
+        body_end.close()
+        _receive_local(shadow_end, descriptor, cpus[-1:])
+    shadow_end.close()
     pin(tuple(cpus[:1]))
     torch.set_num_threads(1)
     shared = torch.frombuffer(mmap.mmap(descriptor, max(sizes)), dtype=torch.uint8)
     rows = torch.randint(0, 255, (max(sizes),), dtype=torch.uint8)
-    _hand_over_local(mine, shared, rows)
-    repeats = [[_hand_over_local(mine, shared, rows[:size]) for size in sizes] for _ in range(int(order["repeats"]))]
-    mine.close()
+    _hand_over_local(body_end, shared, rows)
+    repeats = [[_hand_over_local(body_end, shared, rows[:size]) for size in sizes] for _ in range(int(order["repeats"]))]
+    body_end.close()
     os.waitpid(child, 0)
-    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+    points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
 def _hand_over_local(connection: socket.socket, shared: Tensor, rows: Tensor) -> float:
@@ -669,11 +669,11 @@ class TimedGraph:
         values = dict(zip(self._model.program.inputs, inputs, strict=True))
         pieces_s = []
         for segment in self._segments(tuple(ends)):
-            given = [values[name] for name in segment.border.reads]
+            reads = [values[name] for name in segment.border.reads]
             started_s = time.perf_counter()
-            made = segment.run(inputs[0].shape[0], given)
+            results = segment.run(inputs[0].shape[0], reads)
             pieces_s.append(time.perf_counter() - started_s)
-            values |= zip(segment.border.makes, made, strict=True)
+            values |= zip(segment.border.makes, results, strict=True)
         return tuple(piece_s * whole_s / sum(pieces_s) for piece_s in pieces_s)
 
     def _segments(self, ends: tuple[int, ...]) -> Sequence[ModelSegment]:

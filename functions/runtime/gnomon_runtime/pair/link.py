@@ -153,13 +153,13 @@ class DataPath(ABC):
             NonsenseError: it sends an invalid message, or too many messages.
 
         """
-        found: list[Message] = []
+        messages: list[Message] = []
         for _ in range(MAX_PENDING):
             message = self._receive()
             if message is None:
-                return found
+                return messages
             if not self._is_hint(message):
-                found.append(message)
+                messages.append(message)
         raise NonsenseError("unexpected messages")
 
     def _next(self) -> Message | None:
@@ -346,13 +346,13 @@ class OwnBuffer(SharedBuffer):
             os.close(descriptor)
 
 
-def _copy(dense: Tensor, place: Tensor) -> None:
+def _copy(dense: Tensor, target: Tensor) -> None:
     """Copy a tensor's elements, in memory order, to these bytes."""
     # One element, or none, is contiguous whatever its stride, and bytes are seen only where that is 1.
     if dense.numel() > 1 and dense.is_contiguous() and not (dense.requires_grad or dense.is_neg()):
-        np.copyto(place.numpy(), dense.view(-1).view(torch.uint8).numpy())
+        np.copyto(target.numpy(), dense.view(-1).view(torch.uint8).numpy())
     else:
-        place.view(dense.dtype).view(dense.shape).copy_(dense)
+        target.view(dense.dtype).view(dense.shape).copy_(dense)
 
 
 def datatype_of(tensor: Tensor) -> str | None:
@@ -370,16 +370,16 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     return order if order[0] == 0 and tensor.permute(order).is_contiguous() else straight
 
 
-def joined(first: Tensor, *others: Tensor) -> Tensor:
+def joined(first: Tensor, *further: Tensor) -> Tensor:
     """Concatenate the rows of these tensors, in the memory layout of the first."""
     order = memory_order(first)
-    parts = (first, *others)
+    parts = (first, *further)
     if order == tuple(range(first.dim())):
         return torch.cat(parts)
     rows = sum(part.shape[0] for part in parts)
-    whole = torch.empty_permuted((rows, *first.shape[1:]), order, dtype=first.dtype)
+    joint = torch.empty_permuted((rows, *first.shape[1:]), order, dtype=first.dtype)
     at = 0
     for part in parts:
-        whole[at : at + part.shape[0]] = part
+        joint[at : at + part.shape[0]] = part
         at += part.shape[0]
-    return whole
+    return joint

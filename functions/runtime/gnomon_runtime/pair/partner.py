@@ -172,14 +172,14 @@ class Partner:
         """Record the latency of a hand-over."""
         self._predictions.learn(self._runs[run], samples, shadow_s)
 
-    def answer(self, mine: Sequence[Tensor], samples: int, started_s: float, wait: WaitTimeout) -> Message | Outcome:
+    def answer(self, own_results: Sequence[Tensor], samples: int, started_s: float, wait: WaitTimeout) -> Message | Outcome:
         """The Shadow's answer if it arrives in time and has the form of the Body's own rows; else the outcome."""
         try:
             answer = self.link.take_back(started_s + wait.seconds)
         except packets.PeerGoneError:
             return Outcome.GONE
         if isinstance(answer, Message):
-            forms = [(datatype_of(tensor), tuple(tensor.shape[1:]), samples) for tensor in mine]
+            forms = [(datatype_of(tensor), tuple(tensor.shape[1:]), samples) for tensor in own_results]
             if [(row.datatype, row.shape[1:], answer.samples) for row in answer.rows] != forms:
                 return Outcome.NONSENSE
         elif answer is Outcome.LATE and not wait.blames:

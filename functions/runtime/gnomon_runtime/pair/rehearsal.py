@@ -45,15 +45,15 @@ def rehearsal() -> Generator[None, None, None]:
     files = [packets.sealed_file("rehearsal", content) for content in (document, weights, json.dumps(layers.to_json()).encode())]
     try:
         paths = [Path(f"/proc/self/fd/{file}") for file in files]
-        held = HeldBlocks(paths[0], paths[1], paths[2], "shared")
+        blocks_held = HeldBlocks(paths[0], paths[1], paths[2], "shared")
     finally:
         for file in files:
             os.close(file)
     yield
-    held.hold(range(len(layers.blocks)))
+    blocks_held.hold(range(len(layers.blocks)))
     yield
     [run] = layers.runs(range(len(layers.blocks)))
-    segment = held.segment(run.begin, run.end)
+    segment = blocks_held.segment(run.begin, run.end)
     assert segment is not None
     for _ in range(2):
         segment.run(1, [torch.zeros(1, CHANNELS, SIZE, SIZE)])

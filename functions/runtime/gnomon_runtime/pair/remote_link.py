@@ -160,13 +160,13 @@ def prepare(connection: socket.socket) -> None:
 
 def _after(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
     """The unsent rest of these buffers, after `sent` bytes."""
-    left: list[memoryview] = []
+    unsent: list[memoryview] = []
     for part in parts:
         gone = min(sent, len(part))
         sent -= gone
         if gone < len(part):
-            left.append(part[gone:])
-    return left
+            unsent.append(part[gone:])
+    return unsent
 
 
 CONNECT_S = 3.0

@@ -30,7 +30,7 @@ from gnomon_runtime.pair.link import SharedBuffer
 
 
 def compute_answer(
-    held: HeldModel | None, request: Message, to: SharedBuffer, back: SharedBuffer, before_last: Callable[[], None] | None = None
+    model: HeldModel | None, request: Message, to: SharedBuffer, back: SharedBuffer, before_last: Callable[[], None] | None = None
 ) -> Message:
     """Compute a hand-over whose tensors lie in `to`, and write the result to `back`. Returns the answer for the Body.
 
@@ -39,7 +39,7 @@ def compute_answer(
     started_s = time.monotonic()
     kind, rows = Kind.REFUSED, None
     try:
-        segment = None if held is None else held.segment(request.begin, request.end)
+        segment = None if model is None else model.segment(request.begin, request.end)
         if segment is not None and len(segment.border.reads) == len(request.rows):
             with torch.inference_mode():
                 rows = back.write(segment.run(request.samples, to.read(request.rows), before_last))
@@ -199,23 +199,23 @@ class HeldBlocks:
         """The segment of these operations; None where they are not whole blocks that are held."""
         if (begin, end) not in self._segments:
             inside = [number for number, block in enumerate(self.layers.blocks) if begin <= block.begin and block.end <= end]
-            whole = inside and self.layers.blocks[inside[0]].begin == begin and self.layers.blocks[inside[-1]].end == end
-            if not whole or not self._blocks.issuperset(inside):
+            is_whole_run = inside and self.layers.blocks[inside[0]].begin == begin and self.layers.blocks[inside[-1]].end == end
+            if not is_whole_run or not self._blocks.issuperset(inside):
                 return None
             self._segments[begin, end] = Segment(self._program, self._flow.border(begin, end), self._weights.held)
         return self._segments[begin, end]
 
     def _drop_others(self, blocks_to_hold: frozenset[int]) -> None:
         self._blocks = blocks_to_hold
-        kept = [self.layers.blocks[number] for number in blocks_to_hold]
-        operations = {number for block in kept for number in range(block.begin, block.end)}
+        kept_blocks = [self.layers.blocks[number] for number in blocks_to_hold]
+        operations = {number for block in kept_blocks for number in range(block.begin, block.end)}
         self._segments = {ends: segment for ends, segment in self._segments.items() if operations.issuperset(range(*ends))}
         self._weights.keep_only(name for number in blocks_to_hold for name in self._weights_of(number))
 
     def _weights_of(self, block: int) -> tuple[str, ...]:
         if block not in self._weight_names:
-            found = self.layers.blocks[block]
-            self._weight_names[block] = self._flow.border(found.begin, found.end).weights
+            layer_block = self.layers.blocks[block]
+            self._weight_names[block] = self._flow.border(layer_block.begin, layer_block.end).weights
         return self._weight_names[block]
 
 
@@ -250,14 +250,14 @@ class HeldGraph:
         return self.layers.parameter_bytes(self._blocks) if self._blocks else 0
 
     def hold(self, blocks: Iterable[int]) -> None:
-        wanted = _checked(blocks, self.layers)
-        runs = {(run.begin, run.end) for run in self.layers.runs(wanted)}
+        block_numbers = _checked(blocks, self.layers)
+        runs = {(run.begin, run.end) for run in self.layers.runs(block_numbers)}
         self._segments = {
             (begin, end): self._segments.get((begin, end))
             or GraphSegment(self._graph, self._flow.border(begin, end), self._cores)
             for begin, end in runs
         }
-        self._blocks = wanted
+        self._blocks = block_numbers
 
     def release(self) -> None:
         """Give up all blocks."""

@@ -138,22 +138,22 @@ class ShadowSide:
             os.dup2(descriptors[1], number)
         self._apply_order(order)
         stamps_s.append(time.monotonic())
-        held = hold_model(message, int(message["cores"]))
+        model = hold_model(message, int(message["cores"]))
         stamps_s.append(time.monotonic())
-        held.hold(int(block) for block in message["blocks"])
+        model.hold(int(block) for block in message["blocks"])
         stamps_s.append(time.monotonic())
-        self._held, self._shadow, self._body = held, str(message["shadow"]), str(message["body"])
+        self._held, self._shadow, self._body = model, str(message["shadow"]), str(message["body"])
         self._afar = bool(message.get("afar", False))
         self._phases_ms = [round(1e3 * (end_s - begin_s), 3) for begin_s, end_s in pairwise(stamps_s)]
-        self._registered(held)
+        self._registered(model)
 
-    def _registered(self, held: HeldModel) -> None:
+    def _registered(self, model: HeldModel) -> None:
         self._say(
             "registered",
             shadow=self._shadow,
             body=self._body,
-            blocks=list(held.blocks),
-            resident_bytes=held.resident_bytes,
+            blocks=list(model.blocks),
+            resident_bytes=model.resident_bytes,
             load_ms=round(sum(self._phases_ms), 3),
             phases_ms=self._phases_ms,
             paired=self._link is not None,
@@ -286,9 +286,9 @@ PROMOTION_FDS = 2
 class Promotion:
     """The promotion of one Shadow. Duplicates the descriptors."""
 
-    def __init__(self, held: HeldModel, descriptors: list[int]) -> None:
-        self._held = held
-        self._pieces: Iterator[int] | None = held.load_remaining(PIECE_BYTES)
+    def __init__(self, model: HeldModel, descriptors: list[int]) -> None:
+        self._held = model
+        self._pieces: Iterator[int] | None = model.load_remaining(PIECE_BYTES)
         self._loading_s = 0.0
         self._order: Order | None = None
         self._channel = -1

@@ -109,12 +109,12 @@ class SplitModel:
         able = [partner for partner in self.partners if partner.computes(run)]
         amounts = shares([partner.pair for partner in able], batch)
         first = batch - sum(amounts)
-        found: list[Share] = []
+        usable_shares: list[Share] = []
         for partner, samples in zip(able, amounts, strict=True):
             if samples > 0:
-                found.append(Share(partner, first, samples))
+                usable_shares.append(Share(partner, first, samples))
                 first += samples
-        return found
+        return usable_shares
 
     def run(self, inputs: Sequence[Tensor], left_s: float | None) -> tuple[Tensor, ...]:
         """The model's outputs for a batch that must be done in `left_s` seconds from now; None without a deadline.
@@ -133,18 +133,18 @@ class SplitModel:
             for position, segment in enumerate(self._segments, 1):
                 border = segment.border
                 run = (border.begin, border.end)
-                given = [values[name] for name in border.reads]
+                reads = [values[name] for name in border.reads]
                 for name in border.passing:
                     del values[name]
                 if run in self._runs and (given_away := self._shares(run, batch)):
                     budget_s = None if left_s is None else left_s - (time.monotonic() - started_s)
-                    made = self._compute_with_shadows(segment, given, given_away, budget_s)
+                    results = self._compute_with_shadows(segment, reads, given_away, budget_s)
                     ends_s[run] = time.monotonic()
                 else:
-                    more = position < len(self._segments)
-                    made = segment.run(batch, given, partial(self._send_hints, position, batch) if more else None)
-                values |= zip(border.makes, made, strict=True)
-                del given, made
+                    has_next = position < len(self._segments)
+                    results = segment.run(batch, reads, partial(self._send_hints, position, batch) if has_next else None)
+                values |= zip(border.makes, results, strict=True)
+                del reads, results
         done_s = time.monotonic()
         self._remaining_s |= {(run, batch): done_s - end_s for run, end_s in ends_s.items()}
         outputs = tuple(values[name] for name in program.outputs)
@@ -168,7 +168,7 @@ class SplitModel:
         # If no Shadow answers in time, the Body must compute all of their samples, and then the rest of the model.
         again_s, remaining_s = own_s * (batch - own) / own, self._remaining_s.get((run, batch), 0.0)
         slack_s = slack(budget_s, time.monotonic() - handed_over[0].started_s, again_s, remaining_s)
-        answers = [self._answer(run, one, mine, own_s, slack_s) for one in handed_over]
+        answers = [self._answer(run, hand_over, mine, own_s, slack_s) for hand_over in handed_over]
         parts = [mine, *(self._rows(segment, given, share, answer) for share, answer in zip(given_away, answers, strict=True))]
         return [joined(*tensors) for tensors in zip(*parts, strict=True)]
 

@@ -113,15 +113,15 @@ class KnativeCluster:
         api: Api,
         options: AutoscalerOptions,
         clock: Clock,
-        chance: random.Random,
+        rng: random.Random,
         *,
         conflicts_changed: Callable[[FunctionKey], None],
         wall_s: Callable[[], float],
         epoch: Callable[[], int],
         fence: Fence | None = None,
     ) -> None:
-        self.api, self.options, self.clock, self.chance, self.wall_s = api, options, clock, chance, wall_s
-        self.writer = Writer(api, clock, chance, fence)
+        self.api, self.options, self.clock, self.rng, self.wall_s = api, options, clock, rng, wall_s
+        self.writer = Writer(api, clock, rng, fence)
         everywhere, system = options.namespace, options.system_namespace
         self.pod_autoscalers: Informer[PaFacts] = Informer(api, Source(POD_AUTOSCALERS, everywhere), pa_facts)
         self.services: Informer[SksFacts] = Informer(api, Source(SERVERLESS_SERVICES, everywhere), sks_facts)

@@ -46,7 +46,7 @@ class KnativeAutoscaler:
         *,
         fence: Fence | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         wall_s: Callable[[], float] = utc_now_s,
         epoch: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -55,7 +55,7 @@ class KnativeAutoscaler:
             api,
             self._options,
             clock or WallClock(),
-            chance or random.SystemRandom(),
+            rng or random.SystemRandom(),
             conflicts_changed=self._deployment_changed,
             wall_s=wall_s,
             epoch=epoch,
@@ -84,7 +84,7 @@ class KnativeAutoscaler:
         cluster.scraper = Scraper(
             self._session,
             cluster.clock,
-            cluster.chance,
+            cluster.rng,
             pods=cluster.pods_to_scrape,
             activators=cluster.activators.values,
             gateways=cluster.gateway_pods.values,

@@ -248,11 +248,11 @@ def merge_curves(curves: Sequence[ObservedLatency]) -> ObservedLatency | None:
 def latency_to_text(latencies: Mapping[FunctionKey, ObservedLatency]) -> str:
     """The part of a gateway's page with its measured batch latencies."""
     seconds, spreads = [f"# TYPE {SECONDS} gauge"], [f"# TYPE {SPREAD} gauge"]
-    for key, one in latencies.items():
+    for key, latency in latencies.items():
         labels = labels_of(key)
-        rows = enumerate(one.latency_s, start=1)
+        rows = enumerate(latency.latency_s, start=1)
         seconds += [f'{SECONDS}{{{labels},batch_size="{size}"}} {latency_s:.6g}' for size, latency_s in rows]
-        spreads.append(f"{SPREAD}{{{labels}}} {one.spread:.4g}")
+        spreads.append(f"{SPREAD}{{{labels}}} {latency.spread:.4g}")
     return "\n".join([*seconds, *spreads, ""])
 
 
@@ -394,7 +394,7 @@ class Scraper:
         self,
         session: aiohttp.ClientSession,
         clock: Clock,
-        chance: random.Random,
+        rng: random.Random,
         *,
         pods: Callable[[FunctionKey], Iterable[RevisionPod]],
         activators: Callable[[], Iterable[RevisionPod]],
@@ -404,7 +404,7 @@ class Scraper:
         on_waiting: Callable[[Mapping[FunctionKey, float]], None],
         on_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
     ) -> None:
-        self._session, self._clock, self._chance = session, clock, chance
+        self._session, self._clock, self._rng = session, clock, rng
         self._pods, self._activators, self._gateways, self._asleep = pods, activators, gateways, asleep
         self._on_stats, self._on_waiting, self._on_uncounted = on_stats, on_waiting, on_uncounted
         self._following: dict[FunctionKey, asyncio.Task[None]] = {}
@@ -424,7 +424,7 @@ class Scraper:
 
     def follow(self, key: FunctionKey) -> None:
         """Scrape a Revision's pods every second, with a random phase: a thousand Revisions at once would be a burst."""
-        origin_s = self._clock.now_s() - self._chance.random() * POD_PERIOD_S
+        origin_s = self._clock.now_s() - self._rng.random() * POD_PERIOD_S
         looking = self._every(lambda: POD_PERIOD_S, partial(self._scrape_pods, key), origin_s)
         self._following[key] = self._tasks.begin(looking)
 
@@ -481,7 +481,7 @@ class Scraper:
 
     async def _sample(self, pods: Sequence[RevisionPod]) -> list[PodStat | None]:
         """The statistics of a random sample of pods; None for a pod without an answer."""
-        return await asyncio.gather(*map(self._stat, self._chance.sample(pods, sample_size(len(pods)))))
+        return await asyncio.gather(*map(self._stat, self._rng.sample(pods, sample_size(len(pods)))))
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
         url = http_url(pod.ip, AUTOSCALING_PORT, WAITING_PAGE)

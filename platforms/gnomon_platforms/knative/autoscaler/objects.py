@@ -209,7 +209,7 @@ def sks_facts(document: Document) -> SksFacts:
     metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     known = conditions(status)
     ready, proxied = known.get("Ready", Condition()), known.get("ActivatorEndpointsPopulated", Condition())
-    owner = next((one["uid"] for one in metadata.get("ownerReferences") or () if one.get("controller")), "")
+    owner = next((reference["uid"] for reference in metadata.get("ownerReferences") or () if reference.get("controller")), "")
     current = status.get("observedGeneration") == metadata.get("generation")
     return SksFacts(
         owner_uid=owner,
@@ -233,7 +233,9 @@ def revision_pod(document: Document) -> RevisionPod:
     running = status.get("phase") == "Running"
     container = serving_container(spec.get("containers") or ())
     name = str(container.get("name") or "")
-    statuses = [one for one in status.get("containerStatuses") or () if one.get("name") == name]
+    statuses = [
+        container_status for container_status in status.get("containerStatuses") or () if container_status.get("name") == name
+    ]
     reported = statuses[0].get("resources") if statuses else None
     resources = container.get("resources") or {}
     return RevisionPod(

@@ -224,13 +224,13 @@ class PublicEndpoints:
     def _slices_of(self, key: FunctionKey) -> dict[str, OwnSlice]:
         names = (slice_name(key, family) for family in ("IPv4", "IPv6"))
         found = {name: self.own.get(key.namespace, name) for name in names}
-        return {name: one for name, one in found.items() if one is not None}
+        return {name: endpoint_slice for name, endpoint_slice in found.items() if endpoint_slice is not None}
 
     def _differ(self, key: FunctionKey, wanted: Addresses) -> bool:
         """True if our slices are not these addresses."""
         there = self._slices_of(key).values()
-        ips = sorted(ip for one in there for ip in one.addresses.ips)
-        return ips != list(wanted.ips) or any(one.addresses.ports != wanted.ports for one in there)
+        ips = sorted(ip for endpoint_slice in there for ip in endpoint_slice.addresses.ips)
+        return ips != list(wanted.ips) or any(endpoint_slice.addresses.ports != wanted.ports for endpoint_slice in there)
 
     async def _write(self, pa: PaFacts, wanted: Mapping[str, Document]) -> None:
         """Write these EndpointSlices of the Revision and delete others; new ones are written before old ones are deleted."""

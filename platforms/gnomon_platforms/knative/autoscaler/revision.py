@@ -89,7 +89,7 @@ class ScaledRevision(Reconciler[Step]):
     """The reconciler of one Revision of our class, from `start` to `close`. `policies` decides on its instances."""
 
     def __init__(self, pa: PaFacts, cluster: KnativeCluster, policies: PolicyLoop) -> None:
-        super().__init__(str(pa.key), cluster.clock, cluster.chance, _LOG)
+        super().__init__(str(pa.key), cluster.clock, cluster.rng, _LOG)
         self.key = pa.key
         self._cluster, self._policies = cluster, policies
         self.instances = RevisionInstances(pa.key, cluster, policies)

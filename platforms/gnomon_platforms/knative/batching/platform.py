@@ -64,18 +64,18 @@ class SlotConnector:
         self,
         session: aiohttp.ClientSession,
         tokens: Tokens,
-        chance: random.Random,
+        rng: random.Random,
         serves: Callable[[RevisionPod], bool],
         works_with: Callable[[RevisionPod, Mapping[str, Pair]], None],
     ) -> None:
-        self._session, self._tokens, self._chance = session, tokens, chance
+        self._session, self._tokens, self._rng = session, tokens, rng
         self._serves, self._works_with = serves, works_with
 
     async def connect(self, slot: PodSlot) -> None:
         """Open a slot's channel; if its pod takes batches, return when the slot is gone or was reopened with another token."""
         pod, facts = slot.pod, slot.facts
         token = await self._token(facts)
-        route = Route(self._session, address_of(pod), _already_awake, self._chance)
+        route = Route(self._session, address_of(pod), _already_awake, self._rng)
         around = Around(lambda: self._serves(pod), _ignore_loss, facts.spec.settings.deadline_s, who="pod")
         channel = PodChannel(route, around, token, slot.end, lambda shadows: self._works_with(pod, shadows))
         # Before the first batch, so that it already runs with one thread for each core of a resized pod.
@@ -130,7 +130,7 @@ GONE = "its pod has gone"
 class RevisionPlatform:
     """See `gnomon_core.interfaces.Platform` and `gnomon_core.interfaces.PersistentPlatform`.
 
-    `models` are those that Revisions may name, None if none are configured; `chance` draws the jitter of back-off.
+    `models` are those that Revisions may name, None if none are configured; `rng` draws the jitter of back-off.
     """
 
     name = "knative"
@@ -144,12 +144,12 @@ class RevisionPlatform:
         *,
         models: ServedModels | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.listener: PlatformListener | None = None
         self._store, self._models = store, models
         self._clock = clock or WallClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         self._tokens = Tokens(api, self._clock)
         source = Source(PODS, namespace, labels=REVISION_LABEL)
         self._pods: Informer[RevisionPod] = Informer(api, source, revision_pod, index=(REVISION_LABEL,))
@@ -173,7 +173,7 @@ class RevisionPlatform:
         """
         self.listener = listener
         self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
-        self._connector = SlotConnector(self._session, self._tokens, self._chance, self._serves, self._works_with)
+        self._connector = SlotConnector(self._session, self._tokens, self._rng, self._serves, self._works_with)
         await self._pods.start()
         self._pods.listen(self._pod_changed)
 

@@ -170,10 +170,12 @@ def _token_key(spec: Mapping[str, Any]) -> str:
     named = {variable.get("name"): (variable.get("valueFrom") or {}).get("secretKeyRef") or {} for variable in variables}
     keys = {name: str(source.get("key") or "") for name, source in named.items() if source.get("name") == BATCH_SECRET}
     volumes = spec.get("volumes") or ()
-    own = [one.get("secret") or {} for one in volumes]
-    projected = [one.get("secret") or {} for volume in volumes for one in (volume.get("projected") or {}).get("sources") or ()]
-    given = [one.get("items") for one in own if one.get("secretName") == BATCH_SECRET]
-    given += [one.get("items") for one in projected if one.get("name") == BATCH_SECRET]
+    own = [volume.get("secret") or {} for volume in volumes]
+    projected = [
+        source.get("secret") or {} for volume in volumes for source in (volume.get("projected") or {}).get("sources") or ()
+    ]
+    given = [secret.get("items") for secret in own if secret.get("secretName") == BATCH_SECRET]
+    given += [secret.get("items") for secret in projected if secret.get("name") == BATCH_SECRET]
     files = [_key_of_file(items or ()) for items in given]
     return keys.get(TOKEN_VARIABLE) or next(iter([*files, *keys.values()]), "")
 

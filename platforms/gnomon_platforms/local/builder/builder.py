@@ -140,11 +140,17 @@ class EnvironmentBuilder:
             ]
             self._index.remove(unused)
         needed = {*content_ids, *self._index.images().values()}
-        contents = sorted(one for one in self._contents.ids() - needed if self._contents.idle_s(one) >= unused_s)
+        contents = sorted(
+            content_id for content_id in self._contents.ids() - needed if self._contents.idle_s(content_id) >= unused_s
+        )
         for content_id in contents:
             self._contents.remove(content_id)
         needed = {content.environment_id for content in map(self._contents.find, self._contents.ids()) if content is not None}
-        environments = sorted(one for one in self._environments.ids() - needed if self._environments.idle_s(one) >= unused_s)
+        environments = sorted(
+            environment_id
+            for environment_id in self._environments.ids() - needed
+            if self._environments.idle_s(environment_id) >= unused_s
+        )
         for environment_id in environments:
             self._environments.remove(environment_id)
         return [*unused, *contents, *environments]

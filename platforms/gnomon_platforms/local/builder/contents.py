@@ -294,8 +294,8 @@ class _Reader:
         file.seek(0)
         self._stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
         # Headers and padding of empty members come on top of the content.
-        room = limits.total_bytes + 4 * BLOCK_BYTES * limits.members
-        self._left = min(room, max(GZIP_FLOOR_BYTES, limits.ratio * archive_bytes)) if compressed else room
+        max_bytes = limits.total_bytes + 4 * BLOCK_BYTES * limits.members
+        self._left = min(max_bytes, max(GZIP_FLOOR_BYTES, limits.ratio * archive_bytes)) if compressed else max_bytes
 
     def read(self, count: int) -> bytes:
         """The next `count` bytes.

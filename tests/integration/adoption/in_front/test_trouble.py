@@ -30,7 +30,7 @@ async def test_while_the_provider_is_away_requests_wait_and_none_is_lost_when_it
         assert (answer.status, (await error_of(answer))["code"]) == (503, "provider_unreachable")
         assert answer.headers["X-OpenFaaS-Internal"] == "gnomon"
     async with user.get("/system/functions") as answer:
-        assert "patient" in [one["name"] for one in await answer.json()], "what was known is still told"
+        assert "patient" in [row["name"] for row in await answer.json()], "what was known is still told"
     async with user.post("/function/patient", headers={"X-Gnomon-Deadline-Ms": "2000"}) as answer:
         assert answer.status == 503
         assert (await error_of(answer))["hint"]

@@ -50,7 +50,7 @@ def fixed_variant(variants: Iterable[Variant], demand: Demand, prefer: Preferenc
     if not accepted:
         where = "" if hardware is None else f" on {hardware}"
         raise not_found("no_variant_satisfies", f"No variant satisfies the queries{where}.", "Ask for less, or add a variant.")
-    return min(accepted, key=lambda one: (prefer(one), one.cost_per_s, one.inference_s, one.id))
+    return min(accepted, key=lambda variant: (prefer(variant), variant.cost_per_s, variant.inference_s, variant.id))
 
 
 def preloaded(
@@ -125,7 +125,7 @@ def _granted(observation: ApplicationObservation, wanted: Mapping[str, int], run
         take(resources[name], count, left)
     lacking = {name for name, count in wanted.items() if granted[name] < count}
     while lacking:
-        name = min(lacking, key=lambda one: (granted[one] / wanted[one], one))
+        name = min(lacking, key=lambda lacking_name: (granted[lacking_name] / wanted[lacking_name], lacking_name))
         if fitting(resources[name], left) < 1:
             lacking.discard(name)
             continue

@@ -113,9 +113,9 @@ class Replica(Planned):
     def owns(self) -> bool:
         return self.shared.agent.place(NAME) is Place.HERE
 
-    def told(self) -> list[Any]:
+    def buffer_plans(self) -> list[Any]:
         """The plans that this one's policies have told."""
-        actions = [action for one in self.autoscaler.decisions(NAME) for action in one.actions]
+        actions = [action for decision in self.autoscaler.decisions(NAME) for action in decision.actions]
         return [action for action in actions if isinstance(action, SetBufferPlan)]
 
     async def _lead(self) -> None:
@@ -183,5 +183,5 @@ async def test_next_leader_keeps_and_shares_the_plan(shared: Shared) -> None:
     late = await shared.add("c")
     await until(lambda: late.owns and not owner.owns)
     await until(lambda: late.bounds() == PLANNED, "who comes later is not told")
-    assert owner.told() == []
+    assert owner.buffer_plans() == []
     assert owner.bounds() == PLANNED
