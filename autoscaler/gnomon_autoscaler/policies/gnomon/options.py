@@ -10,9 +10,8 @@ class Options:
     """The mechanisms of `gnomon`; a user sets none of them but `without`.
 
     `loss` is the share of requests that a rule may have lost in the window of `window_s`. Every `renew_s` the rule is checked,
-    and a new one is chosen if the load has changed, or after half of `keep_s` to all of it. The speed of Bodies is computed at
-    each replay. Where the least Bodies are enough, which is seen without a replay, their speed is computed again after half of
-    `measure_s` to all of it.
+    and a new one is chosen if the load has changed, or after half of `keep_s` to all of it; of `measure_s` where the least Bodies
+    are enough, which is seen without a replay. The speed of Bodies is computed whenever a window is replayed.
     `spread` is how many standard deviations of the count more than the window's arrivals are expected.
 
     `reaction`: rules follow the arrivals of the last second; else the number is a floor. `uncertainty`: see `spread`. `queue`:

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -119,14 +118,18 @@ class Bodies:
             if rule.factor <= 0.0 and self._is_as_quick(observation, remembered):
                 arrivals = self._window(observation)
                 if self._least_is_enough(observation, speed, arrivals):
-                    return self._followed(observation, speed, rule, remembered | _renewed(observation.now_s, arrivals))
+                    remembered |= _renewed(observation.now_s, arrivals, self.options.measure_s)
+                    return self._followed(observation, speed, rule, remembered)
         speed = speed_of(observation, self.options, timestamp_in(remembered, "load_s"))
         if speed is None:
             return _by_concurrency(observation, remembered)
         arrivals = self._window(observation)
-        rule = self._rule(observation, speed, arrivals)
+        # The least Bodies may be kept for longer: it takes no replay to check that they are enough.
+        enough = self._least_is_enough(observation, speed, arrivals)
+        rule = _least_rule(observation) if enough else self._rule(observation, speed, arrivals)
+        keep_s = self.options.measure_s if enough else self.options.keep_s
         remembered |= {
-            **_renewed(observation.now_s, arrivals),
+            **_renewed(observation.now_s, arrivals, keep_s),
             "measured_at_s": observation.now_s,
             "settings": _settings_of(observation),
             "slowest_s": max(observation.latency_s, default=0.0),
@@ -152,12 +155,11 @@ class Bodies:
         It is while the number of arrivals is within one standard deviation of what the last replay has seen, no half second since
         then has brought more than each of its window, and Bodies start and answer as quickly.
         """
-        renewed_s, total, highest = (timestamp_in(remembered, key) for key in ("renewed_at_s", "total", "highest"))
-        if (
-            total is None
-            or highest is None
-            or not within_period(renewed_s, _varied(self.options.keep_s, total), observation.now_s)
-        ):
+        renewed_s, keep_s = (timestamp_in(remembered, key) for key in ("renewed_at_s", "keep_s"))
+        total, highest = (timestamp_in(remembered, key) for key in ("total", "highest"))
+        if keep_s is None or total is None or highest is None:
+            return False
+        if not within_period(renewed_s, _varied(keep_s, total), observation.now_s):
             return False
         arrivals = self._window(observation)
         since = arrivals[-max(1, math.ceil((observation.now_s - renewed_s) / observation.history.bin_s)) :]
@@ -183,8 +185,6 @@ class Bodies:
         """The cheapest rule for the arrivals of the last minutes."""
         history, scale, slo_s = observation.history, observation.settings.scale, observation.settings.slo_s
         least, most = max(1, scale.min), max(1, scale.max)
-        if self._least_is_enough(observation, speed, arrivals):
-            return Rule(least, 0.0, 0.0, 0.0, float(least))
         points = window(self._expected(arrivals), history.bin_s, slo_s - speed.batch_s)
         return cheapest(
             points,
@@ -271,16 +271,21 @@ def reaction(history: History, speed: Speed, rule: Rule) -> tuple[int, float]:
     return speed.bodies(rule.factor * highest / (back * history.bin_s)), (bins - seconds.index(highest)) * history.bin_s
 
 
+def _least_rule(observation: Observation) -> Rule:
+    least = max(1, observation.settings.scale.min)
+    return Rule(least, 0.0, 0.0, 0.0, float(least))
+
+
 def _calm_rps(speed: Speed, rule: Rule, bodies: int) -> float:
     """The highest rate of a second to which the rule reacts with no more than these Bodies."""
     unbounded = rule.factor <= 0.0 or bodies >= speed.most
     return ANY_RPS if unbounded else speed.rate_rps(bodies) / rule.factor
 
 
-def _renewed(now_s: float, arrivals: Sequence[float]) -> dict[str, StateValue]:
+def _renewed(now_s: float, arrivals: Sequence[float], keep_s: float) -> dict[str, StateValue]:
     """What is remembered of a window for which a rule was chosen, to see whether the load has changed since."""
     load: dict[str, StateValue] = {"total": sum(arrivals), "highest": max(arrivals, default=0.0)}
-    return load | {"renewed_at_s": now_s, "checked_at_s": now_s}
+    return load | {"renewed_at_s": now_s, "checked_at_s": now_s, "keep_s": keep_s}
 
 
 def _varied(period_s: float, total: float) -> float:
@@ -313,7 +318,8 @@ def speed_of(observation: Observation, options: Options, load_s: float | None) -
 
     # A ready instance reports its concurrency; before the first one, the settings' value is assumed.
     concurrency = max([instance.concurrency for instance in observation.ready], default=settings.expected_concurrency)
-    cores = body_cores(observation, options)
+    borrows = lends(observation, options)
+    cores = _largest_body(observation) if borrows else settings.cores
     batch = economical_batch(lambda batch: seconds(cores, batch), settings.max_batch, settings.slo_s)
     batch_s = seconds(cores, batch)
     if not batch_s:
@@ -326,7 +332,7 @@ def speed_of(observation: Observation, options: Options, load_s: float | None) -
     if load_s is None:
         measured = profile is not None and settings.weight_mode in profile.loading
         load_s = profile.body_load_s(settings.weight_mode) if profile is not None and measured else FIRST_LOAD_S
-    if not lends(observation, options):
+    if not borrows:
         one_rps = rate_rps(cores)
         return Speed(tuple(one_rps * bodies for bodies in range(settings.scale.max + 1)), batch_s, load_s)
     return Speed(_on_borrowed_cores(observation, cores, rate_rps), batch_s, load_s)
@@ -338,11 +344,12 @@ def _on_borrowed_cores(observation: Observation, cores: int, rate_rps: Callable[
     A node has one more Body only where it has fewer cores than that. Any other would share the cores of those that are there, and
     the latency of all would be unpredictable. Nodes take turns, the one with most cores first.
     """
-    claimed = Counter[str]()
+    claimed: dict[str, int] = {}
     for body in observation.live:
         # The cores of the function's own Bodies are available to its Bodies.
-        claimed[body.node] += body.cores if body.idle_cores is None else body.idle_cores
-    left = sorted((free for node in observation.nodes if (free := int(node.free_cores + claimed[node.name])) > 0), reverse=True)
+        claimed[body.node] = claimed.get(body.node, 0) + (body.cores if body.idle_cores is None else body.idle_cores)
+    free_cores = [int(node.free_cores + claimed.get(node.name, 0)) for node in observation.nodes]
+    left = sorted([free for free in free_cores if free > 0], reverse=True)
     turns = range(max(1, left[0] // cores)) if left else ()
     sizes = [min(cores, free) for turn in turns for free in left if turn < max(1, free // cores)]
     return tuple(accumulate(map(rate_rps, sizes[: observation.settings.scale.max]), initial=0.0))
@@ -359,11 +366,11 @@ def lends(observation: Observation, options: Options) -> bool:
     )
 
 
-def body_cores(observation: Observation, options: Options) -> int:
-    """The cores of a Body. If they are borrowed: the most that a node has and the profile covers, up to `gnomon/max-cores`."""
+def _largest_body(observation: Observation) -> int:
+    """The cores of a Body that borrows: the most that a node has and the profile covers, up to `gnomon/max-cores`."""
     settings, profile = observation.settings, observation.profile
-    largest = min(settings.max_cores, max((node.cores for node in observation.nodes), default=settings.cores))
-    if profile is None or not lends(observation, options):
+    largest = min(settings.max_cores, max([node.cores for node in observation.nodes], default=settings.cores))
+    if profile is None:
         return settings.cores
     known = (cores for cores in range(largest, 0, -1) if profile.whole.at(cores, 1) is not None)
     return next(known, settings.cores)
@@ -454,7 +461,7 @@ class Gnomon(ReplicaPolicyAdapter):
             if within_period(steady.checked_s, self.options.renew_s, observation.now_s):
                 return Decision((), steady.reason, steady.bodies), state
             if self._bodies.holds(observation, _innermost(memory)):
-                checked = {**memory, "steady_checked_at_s": observation.now_s}
+                checked = {**memory, "steady_at_s": (observation.now_s, steady.until_s)}
                 return Decision((), steady.reason, steady.bodies), replace(state, values=checked)
         desired = self._policy.desired_count(observation, memory)
         bodies = self.actions(desired.count, observation)
@@ -480,7 +487,7 @@ class Gnomon(ReplicaPolicyAdapter):
         values = (*cast("tuple[int, float, float, float]", calm), _settings_of(observation), desired.reason)
         if not _Steady(checked_s, until_s, *values).lasts(observation):
             return {}
-        return {"steady_checked_at_s": checked_s, "steady_until_at_s": until_s, "steady": values}
+        return {"steady_at_s": (checked_s, until_s), "steady": values}
 
     def actions(self, count: int, observation: Observation) -> tuple[Action, ...]:
         bodies = self._towards(count, observation)
@@ -507,15 +514,14 @@ class Gnomon(ReplicaPolicyAdapter):
         """
         if not lends(observation, self.options):
             return own_cores(observation)
-        cores = body_cores(observation, self.options)
         own = [body for body in observation.ready if body.idle_cores is None and body.id not in ending]
-        return tuple(Resize(body.id, cores, IDLE_CORES) for body in own)
+        return tuple(Resize(body.id, _largest_body(observation), IDLE_CORES) for body in own)
 
     def _towards(self, count: int, observation: Observation) -> tuple[Action, ...]:
         missing = count - len(observation.live)
         if missing <= 0 or not lends(observation, self.options):
             return actions_towards(count, observation)
-        return _borrowers(missing, body_cores(observation, self.options), observation)
+        return _borrowers(missing, _largest_body(observation), observation)
 
 
 def _borrowers(number: int, cores: int, observation: Observation) -> tuple[CreateBody, ...]:
@@ -567,15 +573,14 @@ class _Steady(NamedTuple):
         )
 
 
-_Remembered: TypeAlias = tuple[int, float, float, float, tuple[StateValue, ...], str]
+_Remembered: TypeAlias = tuple[float, float, int, float, float, float, tuple[StateValue, ...], str]
 
 
 def _steady_in(memory: Memory) -> _Steady | None:
-    values = memory.get("steady")
-    checked_s, until_s = timestamp_in(memory, "steady_checked_at_s"), timestamp_in(memory, "steady_until_at_s")
-    if not isinstance(values, tuple) or checked_s is None or until_s is None:
+    times, values = memory.get("steady_at_s"), memory.get("steady")
+    if not isinstance(times, tuple) or not isinstance(values, tuple):
         return None
-    return _Steady(checked_s, until_s, *cast("_Remembered", values))
+    return _Steady(*cast("_Remembered", times + values))
 
 
 def _wanted(memory: Memory) -> int | None:

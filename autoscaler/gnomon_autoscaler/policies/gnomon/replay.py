@@ -455,7 +455,8 @@ class _Replays:
     def least_floor(self, reaction: _Reaction, most: int) -> tuple[int, float]:
         """The least floor up to `most` with which this reaction loses no more than `loss`, and what it loses; else `most`."""
         mean = self.speed.bodies(self.recent.requests / max(self.recent.duration_s, 1e-9))
-        low, high = self.least, min(most, max(self.least, 2 * mean))
+        # Most functions need the least Bodies: they are tried first unless the mean load calls for more.
+        low, high = self.least, min(most, self.least if mean <= self.least else 2 * mean)
         found = self.lost(reaction, high)
         while found > self.loss and high < most:
             low, high = high + 1, min(most, 2 * high)
