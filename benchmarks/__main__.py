@@ -23,6 +23,7 @@ from benchmarks.report import interpreter
 
 NAMES = (
     "simulator",
+    "decide",
     "arrivals",
     "buffer",
     "twitter_day",
