@@ -15,7 +15,8 @@ The hash holds a document for each registered model, its `generation`, a random 
     the same generation, earlier revision Redis restarted from an older snapshot: the copy replaces the hash
     no generation, or another one         Redis lost the hash, or is another Redis: what only the copy has is added
 
-Changes of the journal are made last in all cases. One hash is evicted, renamed or deleted as a whole, never in part.
+Changes of the journal are made last in all cases. One hash is evicted, renamed or deleted as a whole, never in part. A deleted
+model leaves an empty document, so that a gateway that adds what a hash lacks does not bring it back.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ CREATE TABLE seen (id INTEGER PRIMARY KEY CHECK (id = 0), generation TEXT NOT NU
 INSERT INTO seen VALUES (0, '', 0);
 """
 _GENERATION, _REVISION = "generation", "revision"
+_DELETED = ""
+"""The document of a model that has been deleted."""
 _MODEL = "/"
 """The separator that occurs only in the fields of models."""
 _LOG = logging.getLogger("gnomon.store")
@@ -204,10 +207,7 @@ class RedisStore:
             # The copy replaces the hash: a field that only the older snapshot has is deleted below.
             unsent = unsent | local.keys() | {field for field in self._client.hkeys(HASH) if _MODEL in field}
         for field in unsent:
-            if field in local:
-                pipe.hset(HASH, field, local[field])
-            else:
-                pipe.hdel(HASH, field)
+            pipe.hset(HASH, field, local.get(field, _DELETED))
         if len(pipe):
             # Beyond what other gateways have seen before Redis went back, so that they see a change.
             pipe.hincrby(HASH, _REVISION, len(pipe) + lost)
@@ -215,6 +215,7 @@ class RedisStore:
     def _merge(self, found: Mapping[str, str]) -> bool:
         """Make the copy equal to the hash, apart from changes of the journal. Returns whether it differed."""
         unsent, changed = self._journal.unsent, False
+        found = {field: document for field, document in found.items() if document != _DELETED}
         for registered in self._copy.registered_models():
             field = field_of(registered.application, registered.model)
             if field not in found and field not in unsent:

@@ -214,6 +214,27 @@ class TestRedisStore(MetadataStoreContract):
         store.delete_model(FACES, "mobilenet@2")
         eventually(lambda: list(other.registered_models()) == [RESNET])
 
+    def test_model_deleted_after_redis_lost_its_data_is_not_brought_back_by_a_gateway_that_was_away(
+        self, store: MetadataStore, tmp_path: Path
+    ) -> None:
+        other = self.open(tmp_path / "away" / "gnomon.db")
+        store.put_model(RESNET)
+        store.put_model(MOBILENET)
+        eventually(lambda: len(other.registered_models()) == 2)
+        self.close(other)
+        self.server.kill()
+        self.server.start()
+        eventually(lambda: self.server.client.hexists(HASH, "openfaas-fn/faces/mobilenet@2"))
+        store.delete_model(FACES, "mobilenet@2")
+        eventually(lambda: store.health().unsent == 0)
+        other = self.open(tmp_path / "away" / "gnomon.db")
+        eventually(lambda: list(other.registered_models()) == [RESNET])
+        assert list(store.registered_models()) == [RESNET]
+        # It may be registered once more.
+        other.put_model(MOBILENET)
+        eventually(lambda: len(store.registered_models()) == 2)
+        self.close(other)
+
     def test_redis_of_an_older_snapshot_gets_what_it_had_lost(self, store: MetadataStore, other: MetadataStore) -> None:
         store.put_model(RESNET)
         self.server.save()
@@ -223,7 +244,7 @@ class TestRedisStore(MetadataStoreContract):
         self.server.kill()
         self.server.start()
         eventually(lambda: self.server.client.hexists(HASH, "openfaas-fn/faces/mobilenet@2"))
-        assert not self.server.client.hexists(HASH, "openfaas-fn/faces/resnet50@1")
+        assert not self.server.client.hget(HASH, "openfaas-fn/faces/resnet50@1")
         better = replace(MOBILENET, accuracy=0.7)
         other.put_model(better)
         eventually(lambda: list(store.registered_models()) == [better])
