@@ -130,5 +130,5 @@ def test_store_of_a_platform_without_applications_is_refused(tmp_path: Path) -> 
     command = [*GNOMON, "serve", "--state", str(tmp_path), "--platform", "openfaas", "--store", "redis://127.0.0.1"]
     refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert refused.returncode == 1
-    assert "The platform openfaas has no applications" in refused.stderr
-    assert "on one machine and on Lambda" in refused.stderr
+    assert "the gateway on openfaas has none" in refused.stderr
+    assert "built from the template gnomon-application" in refused.stderr
