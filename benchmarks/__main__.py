@@ -31,6 +31,8 @@ NAMES = (
     "selection",
     "variant_scaling",
     "infaas",
+    "degrading",
+    "relieving",
     "engine",
     "cold_start",
     "instance_memory",

@@ -79,6 +79,17 @@ def _gnomon(settings: Settings) -> ScalingPolicy:
     return gnomon(settings)
 
 
+def _bridging(_: Settings) -> ScalingPolicy:
+    """`fixed` with Shadows. A gateway without one does not wait for numpy to be imported."""
+    try:
+        from gnomon_autoscaler.policies.gnomon.bridging import Bridging  # noqa: PLC0415 - it needs numpy
+    except ImportError as error:
+        raise bad_request(
+            "package_missing", f"scaling policy fixed+shadows pairs instances with numpy: {error}.", how_to_install("planner")
+        ) from None
+    return Bridging()
+
+
 def _batch(settings: Settings) -> ScalingPolicy:
     return _planning("batch", settings)
 
@@ -109,6 +120,7 @@ BUILT_IN: Policies = MappingProxyType(
         ),
         "batch+": PolicyPlugin(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
         "fixed": replica_policy_plugin(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
+        "fixed+shadows": PolicyPlugin(_bridging, "As fixed, with Shadows until instances that were asked for have started."),
         "gnomon": PolicyPlugin(
             _gnomon, "The fewest Bodies that would have kept the objective in the last minutes, on cores borrowed by the batch."
         ),

@@ -56,7 +56,7 @@ class VariantMember:
     """A variant of the application and its instances.
 
     `running` instances are loaded or loading, `ready` of them answer. `load_rps` is the samples per second that arrive for it,
-    and `state` the worst state of its instances.
+    `last_rps` those of the last period alone, from which `state` follows, the worst state of its instances.
     """
 
     variant: Variant
@@ -64,6 +64,7 @@ class VariantMember:
     ready: int = 0
     load_rps: float = 0.0
     state: VariantState = VariantState.INACTIVE
+    last_rps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ unless they were sent there to wait for it.
 A query that even a batch of one would answer late is dropped; while more wait than a batch holds, so is one that a full batch
 would answer late, because smaller batches would lower the throughput of an overloaded member. All systems are treated alike.
 
+**Shadows.** Where a variant has a `SimulatedPair`, each instance that starts beside ready ones gives one of these a Shadow until
+it is ready, as members of applications have it (`fixed+shadows`): batches that begin meanwhile take the pair's time. A Shadow
+costs and takes as much as an instance, but for its memory.
+
 **Not simulated.** Instances do not contend: each has its cores or accelerator to itself, so that none is Interfered. Batches take
 exactly the time in their variant's profile. Starts never fail.
 """
@@ -27,7 +31,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappush, heapreplace
@@ -75,6 +79,15 @@ class QueryKind:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulatedPair:
+    """An instance of a variant with a Shadow: seconds of a batch by its size less one, and the Shadow's load time and memory."""
+
+    latency_s: tuple[float, ...]
+    load_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """The system that serves the application: a policy with its first state, and how queries are sent.
 
@@ -94,7 +107,8 @@ class SimulatedApplication:
     """The outcome of the queries, and its cost.
 
     A query is answered in time, answered late, dropped, or refused because no variant satisfies it. `degraded` queries were sent
-    to a variant that is less accurate than wished, and not below their floor. `changes` are the instances that began and ended,
+    to a variant that is less accurate than wished, and not below their floor. `memory_byte_s` is the integral of the memory of
+    instances and of their `shadows`. `changes` are the instances that began and ended,
     as (time, variant, +1 or -1); `sent` counts queries by kind and variant. `asked_at` counts queries by
     the second in which they arrive, `in_time_at` those of them that are answered in time.
     """
@@ -107,6 +121,8 @@ class SimulatedApplication:
     dropped: int = 0
     refused: int = 0
     degraded: int = 0
+    shadows: int = 0
+    memory_byte_s: float = 0.0
     instance_cost: float = 0.0
     worker_cost: float = 0.0
     instance_s: float = 0.0
@@ -151,8 +167,11 @@ def simulate_application(
     *,
     cluster: Cluster | None = None,
     seed: int = 1,
+    pairs: Mapping[str, SimulatedPair] | None = None,
 ) -> SimulatedApplication:
     """Serve the load in virtual time. Without a cluster resources are not bounded, and there are no workers to pay.
+
+    `pairs` has the variants whose instances may have a Shadow, by id.
 
     Raises:
         GnomonError: 400 `bad_trace` where the trace's bins are not of a second; 400 `bad_query_kinds`.
@@ -162,7 +181,7 @@ def simulate_application(
         raise bad_request("bad_trace", f"The trace has bins of {load.bin_s} s.", "Give counts per second.")
     if not kinds or not all(kind.share > 0.0 for kind in kinds) or len(system.fixed) not in (0, len(kinds)):
         raise bad_request("bad_query_kinds", "A kind of query has no share of the load, or no variant.", "Give one to each.")
-    return _Simulation(variants, kinds, load, system, cluster=cluster, seed=seed).run()
+    return _Simulation(variants, kinds, load, system, cluster=cluster, seed=seed, pairs=pairs or {}).run()
 
 
 @dataclass(slots=True)
@@ -170,13 +189,19 @@ class _Instance:
     worker: Worker | None
     began_s: float
     ready_s: float
+    helped_from_s: float = float("inf")
+    helped_to_s: float = float("-inf")
+    """When its last Shadow helps."""
 
 
 class _Member:
     """A variant's queue and instances."""
 
-    def __init__(self, variant: Variant, result: SimulatedApplication, workers: Workers | None) -> None:
+    def __init__(
+        self, variant: Variant, result: SimulatedApplication, workers: Workers | None, pair: SimulatedPair | None
+    ) -> None:
         self.variant = variant
+        self._pair = pair
         self.lifecycle = Lifecycle()
         self.arrived: deque[int] = deque([0] * WINDOW_S, maxlen=WINDOW_S)
         self._arrived_now = 0
@@ -214,6 +239,11 @@ class _Member:
     def load_rps(self) -> float:
         return sum(self.arrived) / WINDOW_S
 
+    @property
+    def last_rps(self) -> float:
+        """The load of the last period."""
+        return sum(list(self.arrived)[-int(PERIOD_S / TICK_S) :]) / PERIOD_S
+
     # Instances
 
     def scale(self, count: int, now_s: float) -> None:
@@ -243,7 +273,27 @@ class _Member:
         heappush(self._free, (ready_s, self._number))
         self._result.starts += 1
         self._result.changes.append((now_s, self.variant.id, 1))
+        if self._pair is not None:
+            self._help(self._pair, now_s, ready_s)
         return True
+
+    def _help(self, pair: SimulatedPair, now_s: float, until_s: float) -> None:
+        """Give a Shadow to a ready instance that has none, where there is room for one."""
+        if now_s + pair.load_s >= until_s:
+            return
+        for instance in self.instances.values():
+            if instance.ready_s > now_s or instance.helped_to_s > now_s:
+                continue
+            if instance.worker is not None:
+                if not instance.worker.fits(self.variant):
+                    continue
+                instance.worker.take(self.variant, 1)
+                self._ending.append((until_s, instance.worker))
+            instance.helped_from_s, instance.helped_to_s = now_s + pair.load_s, until_s
+            self._result.shadows += 1
+            self._result.instance_cost += self.variant.cost_per_s * (until_s - now_s)
+            self._result.memory_byte_s += pair.memory_bytes * (until_s - now_s)
+            return
 
     def _free_s(self, number: int) -> float:
         return next(free_s for free_s, busy_number in self._free if busy_number == number)
@@ -262,6 +312,7 @@ class _Member:
     def _account(self, instance: _Instance, end_s: float) -> None:
         self._result.instance_s += end_s - instance.began_s
         self._result.instance_cost += self.variant.cost_per_s * (end_s - instance.began_s)
+        self._result.memory_byte_s += self.variant.memory_bytes * (end_s - instance.began_s)
         self._result.changes.append((end_s, self.variant.id, -1))
 
     def release(self, now_s: float) -> None:
@@ -320,7 +371,7 @@ class _Member:
     def serve(self, until_s: float) -> None:
         """Execute every batch that starts before `until_s`."""
         self.merge()
-        times, deadlines, seconds, free = self._times, self._deadlines, self._seconds, self._free
+        times, deadlines, free, pair = self._times, self._deadlines, self._free, self._pair
         oldest, count, largest, result = self._head, len(times), self.variant.max_batch, self._result
         answered = result.latencies_s
         while oldest < count and free:
@@ -328,6 +379,9 @@ class _Member:
             start_s = max(free_s, times[oldest])
             if start_s >= until_s:
                 break
+            seconds: Sequence[float] = self._seconds
+            if pair is not None and self.instances[number].helped_from_s <= start_s < self.instances[number].helped_to_s:
+                seconds = pair.latency_s
             waiting = bisect_right(times, start_s, oldest, count) - oldest
             size = min(waiting, largest)
             in_time = bisect_right(seconds, deadlines[oldest] - start_s + ROUNDING)
@@ -357,10 +411,8 @@ class _Member:
 
     def measure(self, now_s: float) -> None:
         """The state after a period."""
-        seconds = int(PERIOD_S / TICK_S)
-        rate_rps = sum(list(self.arrived)[-seconds:]) / PERIOD_S
         peak_rps = self.variant.saturation_rps * max(1, self.ready(now_s))
-        self.lifecycle = self.lifecycle.measured(Measurement(rate_rps, peak_rps, 1.0, self._batches_of_period))
+        self.lifecycle = self.lifecycle.measured(Measurement(self.last_rps, peak_rps, 1.0, self._batches_of_period))
         self._batches_of_period = 0
 
 
@@ -374,6 +426,7 @@ class _Simulation:
         *,
         cluster: Cluster | None,
         seed: int,
+        pairs: Mapping[str, SimulatedPair],
     ) -> None:
         self._kinds = kinds
         self._load = load
@@ -382,7 +435,7 @@ class _Simulation:
         self._rng = np.random.default_rng(stream(seed, "queries").getrandbits(64))
         self._workers = None if cluster is None else Workers(cluster)
         self._result = SimulatedApplication(system.name, load.duration_s)
-        self._members = {variant.id: _Member(variant, self._result, self._workers) for variant in variants}
+        self._members = {variant.id: _Member(variant, self._result, self._workers, pairs.get(variant.id)) for variant in variants}
         # A fixed variant is chosen whatever waits there.
         self._selector = VariantSelector(variants, Rule.PRINTED if system.fixed else system.rule)
         self._queries = [self._sent_as(place) for place in range(len(kinds))]
@@ -470,7 +523,14 @@ class _Simulation:
 
     def _observation(self, now_s: float) -> ApplicationObservation:
         members = tuple(
-            VariantMember(member.variant, member.running, member.ready(now_s), member.load_rps, member.lifecycle.state)
+            VariantMember(
+                member.variant,
+                member.running,
+                member.ready(now_s),
+                member.load_rps,
+                member.lifecycle.state,
+                last_rps=member.last_rps,
+            )
             if member.running
             else VariantMember(member.variant, load_rps=member.load_rps)
             for member in self._members.values()

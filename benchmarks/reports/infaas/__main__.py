@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.programs import ROOT, ended_well
 from benchmarks.report import interpreter, machine
-from benchmarks.reports.infaas import catalog, configurations, decisions, serving
+from benchmarks.reports.infaas import beyond, catalog, configurations, decisions, serving
 from benchmarks.reports.infaas.serving import Setting
 from benchmarks.reports.report import Claim, Measured, Report, Section, Store, counted, rows_of, sections_of
 
@@ -29,8 +29,9 @@ SECTIONS = (
     serving.patterns,
     serving.sharing,
     decisions.section,
+    beyond.section,
 )
-BENCHMARKS = ("variants", "infaas_models", "infaas_resnet50", "selection", "variant_scaling")
+BENCHMARKS = ("variants", "infaas_models", "infaas_resnet50", "selection", "variant_scaling", "degrading", "relieving")
 LONG = 12
 """Longer tables are left to the page and its CSV files."""
 TITLE = "INFaaS, measured again"
@@ -38,7 +39,7 @@ ABOUT = (
     (
         "INFaaS (Romero, Li, Yadwadkar, Kozyrakis: “INFaaS: Automated Model-less Inference Serving”, ATC 2021) selects a variant "
         "of a model for each query, and scales the variants. Here is each of its tables and figures of results, 2, 3, 6, 7 and "
-        "Figures 5 to 7, with Gnomon's policies; the paper has no others."
+        "Figures 5 to 7, with Gnomon's policies; the paper has no others. The last section goes beyond it."
     ),
     (
         "Variants on CPUs are measured on this machine. There is no GPU and no Inferentia: what needs one is simulated, from the "
@@ -107,7 +108,8 @@ def _text(section: Section) -> str:
     """A section as Markdown: its text, pictures, claims and short tables."""
     parts = [f"## {section.title}\n", *(f"{text}\n" for text in section.text)]
     parts += [f"![{picture.caption}]({FIGURES}/{picture.name}.svg)\n\n{picture.caption}\n" for picture in section.pictures]
-    parts.append(rows_of(section.claims))
+    if section.claims:
+        parts.append(rows_of(section.claims))
     for table in section.tables:
         if len(table.rows) <= LONG or table.name == "table6-here":
             parts.append(f"**{table.title}**{': ' + table.note if table.note else ''}\n\n{table.to_markdown()}")

@@ -20,8 +20,9 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.variants import Variant
 
-MEMBER_POLICY = "fixed"
-"""The scaling policy of members where the application's decides: it holds the number that it is given."""
+MEMBER_POLICY = "fixed+shadows"
+"""The scaling policy of members where the application's decides: it holds the number that it is given, with Shadows until so many
+instances have started."""
 _MOST_NAME = 63
 _DIGEST = 8
 _MEMBER = "--"

@@ -225,7 +225,8 @@ class ApplicationController(Generic[StateT]):
                 own[kind] = own.get(kind, 0.0) + running * amount
             watch = watched.members[name]
             ready = min(running, member.runtime.ready)
-            seen.append(VariantMember(member.variant, running, ready, watch.load_rps, watch.lifecycle.state))
+            load_rps, state = watch.load_rps, watch.lifecycle.state
+            seen.append(VariantMember(member.variant, running, ready, load_rps, state, last_rps=load_rps))
         demands = tuple(_demands(endpoint, watched, members, now_s))
         return ApplicationObservation(now_s, str(endpoint.key), tuple(seen), demands, capacity(nodes, own)), nodes
 

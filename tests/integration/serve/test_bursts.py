@@ -54,6 +54,25 @@ def test_a_shadow_carries_what_a_body_cannot_and_goes_when_it_is_over(two_cores:
         assert burst.ask(1) == "ok"
 
 
+def test_shadow_helps_until_a_body_that_was_asked_for_has_started(line: Network, tmp_path: Path) -> None:
+    with (
+        served(line, tmp_path / "state", 3) as three_cores,
+        function(three_cores, line, "asked", most=2, autoscaler="fixed+shadows") as asked,
+    ):
+        [body] = asked.ready("bodies")
+        with Load(asked.ask, CALLERS) as load:
+            load.more(CALLERS)
+            assert asked.actions("CreateShadow") == [], "as many as were asked for are ready"
+            answer = three_cores.call("POST", "/system/scale-function/asked", {"replicas": 2})
+            assert answer.status == 202, answer.data
+            eventually(lambda: len(asked.ready("bodies")) == 2, "the second Body never started")
+            eventually(lambda: asked.now()["shadows"] == [], "its Shadow never ended")
+            assert set(load.stop()) == {"ok"}
+        [decision] = [one for one in asked.decisions() if any(action["action"] == "CreateShadow" for action in one["actions"])]
+        assert [action["action"] for action in decision["actions"]] == ["CreateShadow", "CreateBody"]
+        assert decision["actions"][0]["body"] == body
+
+
 @pytest.mark.parametrize(
     ("ablation", "done"),
     [("layers", set()), ("adaptive", {"CreateShadow", "SetBufferPlan"}), ("both", {"SetBufferPlan"})],

@@ -25,7 +25,7 @@ NOTHING = Capabilities(place=False, size=False, victim=False, resize=False, pair
 
 def test_the_documented_policies_are_there() -> None:
     counting = {"fixed", "hpa", "k-lv", "kpa", "lv", "mark", "od", "openfaas", "target-tracking"}
-    assert set(BUILT_IN) == counting | {"asyfunc", "asyfunc-", "batch", "batch+", "gnomon"}
+    assert set(BUILT_IN) == counting | {"asyfunc", "asyfunc-", "batch", "batch+", "fixed+shadows", "gnomon"}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

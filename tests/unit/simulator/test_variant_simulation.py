@@ -10,6 +10,7 @@ import pytest
 from benchmarks import infaas_baselines as baselines
 from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.floors import FloorState, decide_with_floors
+from gnomon_autoscaler.policies.infaas.overload import OverloadState, decide_in_overload
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.errors import GnomonError
 from gnomon_core.variants import CPU, Query, Variant
@@ -23,7 +24,13 @@ from gnomon_simulator.variant_catalogs import (
     table_2_variants,
     table_6_variants,
 )
-from gnomon_simulator.variant_simulation import QueryKind, SimulatedApplication, System, simulate_application
+from gnomon_simulator.variant_simulation import (
+    QueryKind,
+    SimulatedApplication,
+    SimulatedPair,
+    System,
+    simulate_application,
+)
 from gnomon_simulator.variant_workers import EC2_KINDS, Cluster, Workers
 
 A, B, C = sorted(table_2_variants(), key=lambda variant: variant.cost_per_s)
@@ -113,6 +120,20 @@ def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system
         assert query.architecture in (None, by_id[name].architecture)
     assert result.refused == pytest.approx(0.2 * result.queries, rel=0.3)  # none is that accurate
     assert result.in_time + result.late + result.dropped + result.refused == result.queries
+
+
+def test_shadow_helps_from_its_own_start_until_the_instance_has_started() -> None:
+    """One instance answers 10/s; another one takes 8 s to load, with a Shadow the first one answers 20/s meanwhile."""
+    slow = Variant("slow", "a", "", "fp32", 1, 1, 0.8, 8.0, {1: 0.1}, 100, 10.0, 1.0)
+    overload = System("overload", partial(decide_in_overload, greedy.decide), OverloadState(greedy.GreedyState()))
+    kinds, rates = (QueryKind(Query(latency_s=0.5), 1.0),), load(2.0, 17.0, seconds=15)
+    alone = simulate_application([slow], kinds, rates, overload)
+    helped = simulate_application([slow], kinds, rates, overload, pairs={"slow": SimulatedPair((0.05,), 0.1, 10)})
+    never = simulate_application([slow], kinds, rates, overload, pairs={"slow": SimulatedPair((0.05,), 9.0, 10)})
+    assert helped.violations < 0.7 * alone.violations
+    assert helped.shadows > 0
+    assert helped.instance_cost > alone.instance_cost
+    assert (never.shadows, never.violations) == (0, alone.violations), "it would be ready after the instance"
 
 
 def test_queries_that_accept_less_accuracy_get_it_where_the_machines_do_not_suffice_and_no_less() -> None:

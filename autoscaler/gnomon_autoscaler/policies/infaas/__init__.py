@@ -9,6 +9,7 @@
 | installed | the policy that gateways use: the integer program where scipy is installed, else the heuristic |
 | waiting | what instances serve in time: their capacity, less what waiting needs of it |
 | floors | queries that accept less accuracy, where resources do not suffice |
+| overload | instances for an Overloaded variant, by the load of its last period |
 | workers | the number of workers of 4.2.3 |
 | baselines | what section 6 compares it with: Clipper+ and SM+ |
 """

@@ -1,0 +1,58 @@
+"""`fixed+shadows`: as many Bodies as were asked for, with Shadows until they have started. It scales members of applications.
+
+    n asked for, m < n ready ─▶ n − m Bodies start; meanwhile Shadows of the ready ones, for what n Bodies would answer
+    n ready ──────────────────▶ the Shadows end
+
+Another policy decides on n. When that asks for another Body, the ready ones are overloaded or about to be; a Shadow loads less
+than a Body and helps until the Body serves. A Body is not withheld to see whether a Shadow suffices: docs/decisions/0071 has the
+comparison. Without a profile of the model's blocks, or room for a Shadow beside the new Bodies, this is `fixed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
+from gnomon_autoscaler.policies.fixed import Fixed
+from gnomon_autoscaler.policies.gnomon.shadows import Pairs, shadows_for
+from gnomon_autoscaler.replica_policy import FreeCapacity, ReplicaPolicyAdapter, memory_of
+from gnomon_autoscaler.wrappers import standard
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
+
+NAME = "fixed+shadows"
+PERIOD_S = 0.5
+"""The time in seconds within which a Shadow ends once the Bodies have started."""
+
+
+class Bridging(ReplicaPolicyAdapter):
+    """The number of `fixed`, and Shadows while fewer Bodies are ready."""
+
+    # The pairings of a profile are computed with the first Shadow, in up to a second.
+    is_quick = False
+
+    def __init__(self) -> None:
+        super().__init__(standard(Fixed(NAME, period_s=PERIOD_S)))
+        self._pairs = Pairs()
+
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """Actions towards the number of Bodies, and the Shadows until they have started."""
+        desired = self._policy.desired_count(observation, memory_of(state, self.name, self.version))
+        bodies = self.actions(desired.count, observation)
+        level = self._shadows(desired.count, observation, bodies)
+        # Shadows first: they help sooner, and a refused Body must not delay them.
+        actions = (*level.released, *level.created, *bodies)
+        reason = "; ".join(text for text in (desired.reason, level.reason) if text)
+        return Decision(actions, reason, desired.count), PolicyState(self.name, self.version, desired.memory)
+
+    def _shadows(self, count: int, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
+        """The Shadows for what the ready Bodies lack, in the capacity that the new Bodies leave."""
+        ready = len(observation.ready)
+        if (count <= ready or not ready) and not observation.shadows:
+            return LayerLevel()
+        ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
+        capacity = FreeCapacity(observation.nodes)
+        memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
+        for action in bodies:
+            if isinstance(action, CreateBody) and action.node is not None:
+                capacity.take(action.node, action.cores, memory_bytes)
+        return shadows_for(count if count > ready else None, self._pairs, observation, ending, capacity)
