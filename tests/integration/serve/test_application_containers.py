@@ -27,6 +27,7 @@ from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.serve.conftest import ROOT, START_LIMIT_S, started
+from tests.redis_process import RedisProcess, needs_redis
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -97,11 +98,11 @@ def without_root() -> list[str]:
 class Container:
     """The running command of an image: the port that clients reach, and the gateway's own on loopback."""
 
-    def __init__(self, folder: Path, temporary: Path) -> None:
+    def __init__(self, folder: Path, temporary: Path, **more: str) -> None:
         temporary.mkdir()
         temporary.chmod(0o777)
         variables = {"PATH": os.environ["PATH"], "HOME": str(temporary), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
-        variables["GNOMON_BATCH_TOKEN"] = TOKEN
+        variables |= {"GNOMON_BATCH_TOKEN": TOKEN, **more}
         fprocess = yaml.safe_load((TEMPLATE / "template.yml").read_text())["fprocess"].split()
         assert fprocess[0] == "python"
         command = [*without_root(), sys.executable, *fprocess[1:], "--application-port", "0", "--port", "0"]
@@ -144,8 +145,8 @@ class Container:
 
 
 @contextmanager
-def running(folder: Path, temporary: Path) -> Iterator[Container]:
-    container = Container(folder, temporary)
+def running(folder: Path, temporary: Path, **variables: str) -> Iterator[Container]:
+    container = Container(folder, temporary, **variables)
     try:
         container.await_start()
         eventually(lambda: container.ask("GET", "/_/ready")[0] == 200, "it was never ready")
@@ -245,6 +246,25 @@ def test_container_with_a_model_that_is_not_there_ends_and_names_it(folder: Path
     container.end()
     assert "absent" in container.errors.read_text()
     assert "Traceback" not in container.errors.read_text()
+
+
+@needs_redis
+def test_replicas_with_a_store_share_what_one_of_them_has_measured(folder: Path, place: Path, tmp_path: Path) -> None:
+    redis = RedisProcess(tmp_path / "redis")
+
+    def measured(container: Container) -> dict[str, Any]:
+        variants = json.loads(container.ask("GET", "/system/applications/faces", port=container.control)[2])["variants"]
+        return {one["id"]: (one["latency_ms"], one["load_ms"]) for one in variants}
+
+    try:
+        with running(folder, place / "first", GNOMON_STORE=redis.url) as container:
+            first = measured(container)
+            with running(folder, place / "second", GNOMON_STORE=redis.url) as another:
+                assert measured(another) == first
+            assert measured(container) == first
+    finally:
+        redis.close()
+    assert len(first) == 2
 
 
 def test_restart_with_another_file_has_the_models_of_that_file(folder: Path, tmp_path: Path) -> None:

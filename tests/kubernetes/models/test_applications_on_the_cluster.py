@@ -27,6 +27,8 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.timeout(900)
 PATIENCE_S = 300.0
 QUERY = json.dumps({"inputs": [{"name": "input", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
+CONTROL = "http://127.0.0.1:8081"
+"""The gateway's own routes, in a replica."""
 LIMITS = {"cpu": "1", "memory": "1536Mi"}
 REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 
@@ -88,7 +90,7 @@ def test_pods_behind_the_gateway_answer_by_variants_and_more_of_them_are_workers
         "limits": LIMITS,
         "requests": REQUESTS,
     }
-    named = {**function, "annotations": {**function["annotations"], "gnomon/model": "app:numbers"}}
+    named = {**function, "annotations": {"gnomon/autoscaler": "fixed", "gnomon/model": "app:numbers"}}
     refusal = gateway.call("POST", "/system/functions", named)
     assert refusal.status == 400
     assert b"the template gnomon-application" in refusal.data
@@ -102,7 +104,11 @@ def test_pods_behind_the_gateway_answer_by_variants_and_more_of_them_are_workers
     eventually(lambda: gateway.status(name).get("availableReplicas") == 2, "no second pod serves", PATIENCE_S)
     pods = cluster.core.list_namespaced_pod(namespace).items
     assert [pod.status.container_statuses[0].restart_count for pod in pods] == [0, 0]
+    running = models.ours(cluster)
     for pod in pods:
+        if running is not None:
+            command = ("exec", pod.metadata.name, "-n", namespace, "--", "gnomon", "app", "describe", "numbers", "-g", CONTROL)
+            assert "exact@1/program/fp32/1" in running.kubectl(*command)
         check(f"http://{pod.status.pod_ip}:8080/")
         # The gateway's own routes are for who is in the pod.
         with pytest.raises(urllib3.exceptions.HTTPError):
