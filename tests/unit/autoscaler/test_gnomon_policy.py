@@ -65,6 +65,13 @@ def test_bodies_go_once_the_burst_has_left_the_window() -> None:
     assert play(timeline, 400.0, rps=50.0) <= 7
 
 
+def test_the_least_bodies_are_left_as_soon_as_they_are_enough() -> None:
+    timeline = line(replace(SETTINGS, without=("reaction",)))
+    play(timeline, 60.0, rps=100.0)
+    assert play(timeline, 290.0, rps=0.5) > 1
+    assert play(timeline, 20.0) == 1
+
+
 def test_what_waits_calls_for_more_than_the_rule() -> None:
     timeline = line()
     calm = play(timeline, 120.0, rps=20.0)
@@ -196,7 +203,7 @@ def test_a_window_is_replayed_again_when_its_load_has_changed_and_after_its_time
         replays.add(replayed_at_s(timeline))
     waits_s = np.diff(sorted(replays))
     assert waits_s.min() > Options().renew_s
-    assert waits_s.max() <= Options().keep_s + Options().renew_s
+    assert waits_s.max() <= Options().longest_keep_s + Options().renew_s
     play(timeline, 10.0, rps=60.0)
     assert timeline.now_s - replayed_at_s(timeline) <= 10.0
     assert replayed_at_s(timeline) > max(replays)

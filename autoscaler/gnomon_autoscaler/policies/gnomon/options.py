@@ -10,8 +10,8 @@ class Options:
     """The mechanisms of `gnomon`; a user sets none of them but `without`.
 
     `loss` is the share of requests that a rule may have lost in the window of `window_s`. Every `renew_s` the rule is checked,
-    and a new one is chosen if the load has changed, or after half of `keep_s` to all of it; of `measure_s` where the least Bodies
-    are enough, which is seen without a replay. The speed of Bodies is computed whenever a window is replayed.
+    and a new one is chosen if the load has changed, or after half of `keep_s` to all of it. That time doubles up to
+    `longest_keep_s` while replays choose the same rule. The speed of Bodies is computed whenever a window is replayed.
     `spread` is how many standard deviations of the count more than the window's arrivals are expected.
 
     `reaction`: rules follow the arrivals of the last second; else the number is a floor. `uncertainty`: see `spread`. `queue`:
@@ -23,7 +23,7 @@ class Options:
     window_s: float = 300.0
     renew_s: float = 5.0
     keep_s: float = 15.0
-    measure_s: float = 60.0
+    longest_keep_s: float = 60.0
     spread: float = 2.0
     reaction: bool = True
     uncertainty: bool = True

@@ -21,8 +21,8 @@ If nodes lend cores, a Body keeps one core and borrows cores for each batch, so 
 
 **Work is done where something has changed.** Every five seconds a rule is checked: the number of arrivals in the window has moved
 by more than its uncertainty, √N, or a half second has brought more than any that was replayed. Then the window is replayed again,
-and after a quarter of a minute in any case. Between two checks most looks find a steady state (`_Steady`): all Bodies that
-are wanted are ready, and neither the last second nor the queue calls for others.
+and after a quarter of a minute in any case, or a minute where replays choose the same rule. Between two checks most looks find a
+steady state (`_Steady`): all Bodies that are wanted are ready, and neither the last second nor the queue calls for others.
 
 **Inputs.** R is the rate of the smallest batch with about the best throughput, by the model's profile or by the latencies that
 the gateway has learned; without either, Bodies are counted by the requests in the system. The load time is that of the profile
@@ -115,19 +115,18 @@ class Bodies:
                 return self._followed(observation, speed, rule, remembered)
             if self.holds(observation, remembered):
                 return self._followed(observation, speed, rule, remembered | {"checked_at_s": observation.now_s})
-            if rule.factor <= 0.0 and self._is_as_quick(observation, remembered):
+            if rule.decides_as(_least_rule(observation)) and self._is_as_quick(observation, remembered):
                 arrivals = self._window(observation)
                 if self._least_is_enough(observation, speed, arrivals):
-                    remembered |= _renewed(observation.now_s, arrivals, self.options.measure_s)
+                    remembered |= _renewed(observation.now_s, arrivals, self._keep_s(memory, rule, rule))
                     return self._followed(observation, speed, rule, remembered)
         speed = speed_of(observation, self.options, timestamp_in(remembered, "load_s"))
         if speed is None:
             return _by_concurrency(observation, remembered)
         arrivals = self._window(observation)
-        # The least Bodies may be kept for longer: it takes no replay to check that they are enough.
         enough = self._least_is_enough(observation, speed, arrivals)
         rule = _least_rule(observation) if enough else self._rule(observation, speed, arrivals)
-        keep_s = self.options.measure_s if enough else self.options.keep_s
+        keep_s = self._keep_s(memory, _rule_in(memory), rule)
         remembered |= {
             **_renewed(observation.now_s, arrivals, keep_s),
             "measured_at_s": observation.now_s,
@@ -143,6 +142,13 @@ class Bodies:
             "loads_s": speed.load_s,
         }
         return self._followed(observation, speed, rule, remembered)
+
+    def _keep_s(self, memory: Memory, before: Rule | None, rule: Rule) -> float:
+        """For how long a rule is followed without a replay: for twice as long as before if it is the same one again."""
+        kept_s = timestamp_in(memory, "keep_s")
+        if kept_s is None or before is None or not rule.decides_as(before):
+            return self.options.keep_s
+        return min(self.options.longest_keep_s, 2 * kept_s)
 
     def _window(self, observation: Observation) -> Sequence[float]:
         """The counts of the arrivals that are replayed."""
@@ -169,7 +175,7 @@ class Bodies:
     def _is_as_quick(self, observation: Observation, remembered: Memory) -> bool:
         """Return whether Bodies start and answer as quickly as when their speed was computed, not long ago."""
         measured_s, load_s = (timestamp_in(remembered, key) for key in ("measured_at_s", "load_s"))
-        measure_s = _varied(self.options.measure_s, timestamp_in(remembered, "total") or 0.0)
+        measure_s = _varied(self.options.longest_keep_s, timestamp_in(remembered, "total") or 0.0)
         return (
             within_period(measured_s, measure_s, observation.now_s)
             and _alike(max(observation.latency_s, default=0.0), timestamp_in(remembered, "slowest_s"))

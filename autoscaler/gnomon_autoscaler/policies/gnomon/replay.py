@@ -70,6 +70,11 @@ class Rule:
     bodies: float = 0.0
     shadows: bool = False
 
+    def decides_as(self, other: Rule) -> bool:
+        """Return whether both want the same of the same load."""
+        mine, others = ((rule.floor, rule.factor, rule.hold_s, rule.shadows) for rule in (self, other))
+        return mine == others
+
 
 @dataclass(frozen=True, slots=True)
 class Help:
