@@ -80,7 +80,7 @@ class Grid:
 
     @staticmethod
     def of(memories_mb: Sequence[int], batches: Sequence[int], share: float) -> Grid:
-        cells = cells_to_measure(memories_mb, batches, share, whole=MB_PER_CORE)
+        cells = cells_to_measure(memories_mb, batches, share, core_size=MB_PER_CORE)
         return Grid(tuple(memories_mb), tuple(batches), tuple((int(memory), batch) for memory, batch in cells))
 
     @property
@@ -208,7 +208,7 @@ def judged(grid: Grid, kept: VisitJournal, *, whole: float | None = MB_PER_CORE,
     found = kept.cells()
     trained = trained or grid.trained
     points = [Measurement(memory, batch, found[memory, batch].median_s) for memory, batch in trained]
-    model = fit_service_times(points, whole=whole)
+    model = fit_service_times(points, core_size=whole)
     others = [cell for cell in grid.cells if cell in found and cell not in trained]
     return Judged(model, {cell: _predicted_s(model, cell) / found[cell].median_s - 1.0 for cell in others})
 

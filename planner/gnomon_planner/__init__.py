@@ -2,7 +2,7 @@
 
     samples ▶ fit ▶ Map (arrival process) ┐
                                           ├▶ buffer ▶ latency ▶ sweep ▶ optimizer ▶ Plan ▶ validation
-    service_time (S_k and its spread)     ┘                       instances, billing
+    service_time, service_spread (S_k)    ┘                       instances, billing
 
 `samples` has the statistics of recorded arrivals, `fit` and `map_families` a Markovian arrival process (`maps`) with the same
 statistics. `buffer` and `latency` compute the latency distribution for one batch size and timeout, `sweep` for a grid of them.

@@ -14,36 +14,20 @@ are minimised, because 2 % of 20 ms matters as much as 2 % of 2 s; a polynomial 
 is rejected. Extrapolation beyond the measured sizes and batches is arbitrary, and happens only on request.
 
 An instance computes on as many threads as it has cores, partial ones included, so that its times jump where a core is added,
-which no smooth function of the size does. If the size of a `whole` core is given (1,769 MB on Lambda), the threads are a third
-variable. One power of it suffices: n threads that spend s seconds together and p seconds of work take n·s + p seconds of
-processor time (Amdahl), which is divided by the quota. Example: with 100 ms on one thread and 60 ms on two, 1,728 MB (0.98 cores)
-take 102 ms, and 1,792 MB (1.01 cores) take 2·60/1.01 = 118 ms.
-
-**Spread.** `Spread` has equally likely ratios of batches to their median time S_k: the machine and its other load slow some
-batches down. The ratios of a size of instance are those of all its batch sizes together, because few runs of each batch size do
-not distinguish them. There are at most `MAX_RATIOS`: all measured ratios, or the means of `MAX_RATIOS` equal shares of them,
-which preserve the mean.
-
-**Bills** are means over all ratios, because a bill is a step function: if five of 100 runs around 95 ms take more than a step of
-100 ms, the mean bill is 1.05 steps. A share is wrong only if a step ends within it, and then by less than a step: a mean over
-`MAX_RATIOS` is off by less than 1/`MAX_RATIOS` of the difference between the dearest and the cheapest run.
-
-**Percentiles** take time proportional to the number of ratios, and use `representative_ratios`: six means of equal shares below
-87.5 %, then the means of the shares to 92.5, 97.5 and 100 %. P90 and P95 lie in the middle of their shares, P99 near the last
-mean: for times that deviate by a tenth they are 1.14, 1.18 and 1.26 times the median, equal to the exact values. Nine equal
-shares had 1.19 for all three.
+which no smooth function of the size does. If `core_size` is given, the size of an instance with one whole core (1,769 MB on
+Lambda), the threads are a third variable. One power of it suffices: n threads that spend s seconds together and p seconds of work
+take n·s + p seconds of processor time (Amdahl), which is divided by the quota. Example: with 100 ms on one thread and 60 ms on
+two, 1,728 MB (0.98 cores) take 102 ms, and 1,792 MB (1.01 cores) take 2·60/1.01 = 118 ms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gnomon_core.errors import bad_request
 from gnomon_planner.numerics import Array, Indices
@@ -87,8 +71,8 @@ class Measurement:
 class ServiceModel:
     """A fitted polynomial. `error` is the mean, `worst` the largest relative error on points that were left out.
 
-    Left out are each point, and each size between others with all of its points. `whole` is how much of the size is a core, None
-    where the number of threads is no variable.
+    Left out are each point, and each size between others with all of its points. `core_size` is the size of an instance with one
+    whole core; None where the number of threads is no variable.
     """
 
     shape: str
@@ -98,7 +82,7 @@ class ServiceModel:
     batches: tuple[int, int]
     error: float
     worst: float
-    whole: float | None = None
+    core_size: float | None = None
 
     def seconds(self, size: float, batch: int, *, extrapolate: bool = False) -> float:
         """S(size, batch) in seconds.
@@ -114,7 +98,7 @@ class ServiceModel:
                 f"A batch of {batch} at {size:g} lies beyond what was measured.",
                 f"Measured: {self.sizes[0]:g} to {self.sizes[1]:g}, batches {self.batches[0]} to {self.batches[1]}.",
             )
-        scaled = (np.array([size / self.sizes[1]]), np.array([batch / self.batches[1]]), _threads([size], self.whole))
+        scaled = (np.array([size / self.sizes[1]]), np.array([batch / self.batches[1]]), _threads([size], self.core_size))
         seconds = float((_design_matrix(self.shape, self.powers, scaled) @ np.array(self.coefficients))[0])
         if not seconds > 0.0:
             raise bad_request("extrapolation", f"The model has no positive time for a batch of {batch} at {size:g}.")
@@ -139,13 +123,13 @@ class ServiceModel:
 
 
 def cells_to_measure(
-    sizes: Sequence[float], batches: Sequence[int], share: float = MAX_MEASURED_SHARE, *, whole: float | None = None
+    sizes: Sequence[float], batches: Sequence[int], share: float = MAX_MEASURED_SHARE, *, core_size: float | None = None
 ) -> list[tuple[float, int]]:
     """Fewer than `share` of all cells, among them the corners: many sizes, denser towards the edges, with few batches each.
 
     Each size has both ends of the batches and, in turn, others of those between: a straight grid of as many cells knows fewer
-    sizes and fewer batches. Example: 27 of 46 × 20 are 9 sizes × (1, 10, 20), (1, 6, 20), (1, 15, 20), … With `whole`, the sizes
-    of each number of threads have both ends and what lies between by themselves, as far as it goes.
+    sizes and fewer batches. Example: 27 of 46 × 20 are 9 sizes × (1, 10, 20), (1, 6, 20), (1, 15, 20), … With `core_size`, the
+    sizes of each number of threads have both ends and what lies between by themselves, as far as it goes.
 
     Raises:
         GnomonError: 400 `too_few_cells`: they would not hold a plane.
@@ -159,13 +143,13 @@ def cells_to_measure(
     columns = min(max_cells // rows, len(batch_steps))
     return [
         (size, batch_steps[column])
-        for number, size in enumerate(_chosen_sizes(ordered_sizes, rows, whole))
+        for number, size in enumerate(_chosen_sizes(ordered_sizes, rows, core_size))
         for column in _chebyshev_places(columns, len(batch_steps), BATCH_SHIFTS[number % len(BATCH_SHIFTS)])
     ]
 
 
-def fit_service_times(points: Sequence[Measurement], *, whole: float | None = None) -> ServiceModel:
-    """The polynomial with the least error on points it has not seen; with `whole`, of the number of threads too.
+def fit_service_times(points: Sequence[Measurement], *, core_size: float | None = None) -> ServiceModel:
+    """The polynomial with the least error on points it has not seen; with `core_size`, of the number of threads too.
 
     Raises:
         GnomonError: 400 `bad_measurements`: fewer than 4 points, or a size, batch or time that is not positive.
@@ -178,10 +162,10 @@ def fit_service_times(points: Sequence[Measurement], *, whole: float | None = No
     sizes = np.array([point.size for point in points], dtype=float)
     batches = np.array([point.batch for point in points], dtype=float)
     seconds = np.array([point.seconds for point in points])
-    threads = _threads(sizes, whole)
+    threads = _threads(sizes, core_size)
     # Variables go up to 1, so that high powers neither vanish nor explode.
     scaled = (sizes / sizes.max(), batches / batches.max(), threads)
-    grid, inner = _grid_between_points(sizes, batches, whole), _inner_sizes(sizes, threads)
+    grid, inner = _grid_between_points(sizes, batches, core_size), _inner_sizes(sizes, threads)
     candidates: list[tuple[float, float, ServiceModel]] = []
     for shape, powers in _candidate_polynomials(len(points), threads_vary=bool(np.ptp(threads))):
         # Rows divided by their times: least squares against 1 then minimise the relative errors.
@@ -203,7 +187,7 @@ def fit_service_times(points: Sequence[Measurement], *, whole: float | None = No
             (int(batches.min()), int(batches.max())),
             error,
             float(left_out.max()),
-            whole,
+            core_size,
         )
         candidates.append((error, deviation, model))
     least, deviation, _ = min(candidates, key=lambda candidate: candidate[0])
@@ -211,11 +195,11 @@ def fit_service_times(points: Sequence[Measurement], *, whole: float | None = No
     return next(model for error, _, model in candidates if error <= least + deviation)
 
 
-def _grid_between_points(sizes: Array, batches: Array, whole: float | None) -> tuple[Array, Array, Array]:
+def _grid_between_points(sizes: Array, batches: Array, core_size: float | None) -> tuple[Array, Array, Array]:
     """A grid over the measured range, scaled as the points are: where the model will be used."""
     size_axis, batch_axis = np.linspace(sizes.min(), sizes.max(), GRID), np.linspace(batches.min(), batches.max(), GRID)
     grid_sizes, grid_batches = np.repeat(size_axis, GRID), np.tile(batch_axis, GRID)
-    return grid_sizes / sizes.max(), grid_batches / batches.max(), _threads(grid_sizes, whole)
+    return grid_sizes / sizes.max(), grid_batches / batches.max(), _threads(grid_sizes, core_size)
 
 
 def _candidate_polynomials(points: int, *, threads_vary: bool) -> Iterator[tuple[str, tuple[Powers, ...]]]:
@@ -240,9 +224,9 @@ def _candidate_polynomials(points: int, *, threads_vary: bool) -> Iterator[tuple
                 yield shape, powers
 
 
-def _threads(sizes: Sequence[float] | Array, whole: float | None) -> Array:
+def _threads(sizes: Sequence[float] | Array, core_size: float | None) -> Array:
     """The threads on which an instance of each memory size computes."""
-    threads: Array = np.ones(len(sizes)) if whole is None else np.ceil(np.asarray(sizes, dtype=float) / whole)
+    threads: Array = np.ones(len(sizes)) if core_size is None else np.ceil(np.asarray(sizes, dtype=float) / core_size)
     return threads
 
 
@@ -283,13 +267,13 @@ def _leave_out_errors(relative_rows: Array, groups: Sequence[Indices]) -> Array:
     return np.concatenate(errors)
 
 
-def _chosen_sizes(sizes: Sequence[float], count: int, whole: float | None) -> list[float]:
+def _chosen_sizes(sizes: Sequence[float], count: int, core_size: float | None) -> list[float]:
     """`count` of the sizes; of each number of threads as many as it has sizes in proportion, at least both ends."""
-    if whole is None:
+    if core_size is None:
         return [sizes[place] for place in _chebyshev_places(count, len(sizes))]
     groups: dict[int, list[float]] = {}
     for size in sizes:
-        groups.setdefault(math.ceil(size / whole), []).append(size)
+        groups.setdefault(math.ceil(size / core_size), []).append(size)
     if any(len(group) < 2 for group in groups.values()) or count < 2 * len(groups):  # noqa: PLR2004 - both ends
         return _chosen_sizes(sizes, count, None)
     shares = dict.fromkeys(groups, 2)
@@ -303,102 +287,3 @@ def _chebyshev_places(count: int, places: int, shift: float = 0.0) -> list[int]:
     """`count` of `among` places, both ends with them, denser there, as Chebyshev's nodes; those between moved by a `turn`."""
     nodes = [0.0, *(node + shift for node in range(1, count - 1)), count - 1.0]
     return sorted({round((places - 1) * (1.0 - math.cos(math.pi * node / (count - 1))) / 2.0) for node in nodes})
-
-
-MAX_RATIOS = 360
-"""The most ratios that are kept."""
-SHARE_EDGES = np.array([*(0.875 / 6.0 * number for number in range(6)), 0.875, 0.925, 0.975, 1.0])
-"""The edges of the cumulative probability for the few shares."""
-DETERMINISTIC = (1.0,)
-"""The ratios of a deterministic service time."""
-NEGLIGIBLE_DEVIATION = 1e-3
-"""A relative deviation below this counts as none: predictions with several ratios take several times as long."""
-
-_SHARES = tuple(float(share) for share in np.diff(SHARE_EDGES))
-_EVEN_EDGES = np.linspace(0.0, 1.0, MAX_RATIOS + 1)
-_NORMAL = np.array([NormalDist().inv_cdf((number + 0.5) / MAX_RATIOS) for number in range(MAX_RATIOS)])
-_QUARTILE = NormalDist().inv_cdf(0.75)
-
-RowIndex = npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The representative ratios of instance sizes and their probabilities (`shares`), both of shape (sizes, ratios)."""
-
-    ratios: Array
-    shares: Array
-
-    @staticmethod
-    def of(sizes: Sequence[Sequence[float]]) -> Spread:
-        """The spread of each size's ratios; rows with fewer ratios are padded with their last ratio at share 0."""
-        reduced = [representative_ratios(ratios) for ratios in sizes]
-        count = max((len(shares) for _, shares in reduced), default=1)
-        ratios = [(*ratios, *ratios[-1:] * (count - len(ratios))) for ratios, _ in reduced]
-        shares = [(*shares, *(0.0,) * (count - len(shares))) for _, shares in reduced]
-        return Spread(np.array(ratios).reshape(-1, count), np.array(shares).reshape(-1, count))
-
-    def among(self, rows: RowIndex) -> Spread:
-        """The spread of a subset of the sizes."""
-        return Spread(self.ratios[rows], self.shares[rows])
-
-
-def representative_ratios(ratios: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Reduce `ratios` to at most nine (ascending if there are more), with probabilities; the mean is unchanged."""
-    values = np.array(ratios, dtype=float)
-    if len(values) and float(values.std()) < NEGLIGIBLE_DEVIATION:
-        return (float(values.mean()),), (1.0,)
-    if len(values) < len(SHARE_EDGES):
-        return tuple(ratios), (1.0 / max(1, len(values)),) * len(values)
-    return _share_means(values, SHARE_EDGES), _SHARES
-
-
-def ratios_of_runs(cells: Iterable[Sequence[float]]) -> tuple[float, ...]:
-    """The ratios of runs in seconds to the median of their cell, over all cells together.
-
-    Raises:
-        GnomonError: 400 `bad_measurements`: a run that is no positive time.
-
-    """
-    rows = [np.array(cell, dtype=float) for cell in cells if len(cell)]
-    if not all(np.isfinite(row).all() and (row > 0.0).all() for row in rows):
-        raise bad_request("bad_measurements", "A run is not a positive time.", "Measure it again.")
-    runs = np.concatenate([row / np.median(row) for row in rows]) if rows else np.ones(1)
-    return reduced_ratios(runs.tolist())
-
-
-def reduced_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
-    """Equally likely ratios: `ratios`, or, of more than `MAX_RATIOS`, the means of that many equal shares, ascending.
-
-    Raises:
-        GnomonError: 400 `bad_measurements`: none, or one that is no positive number.
-
-    """
-    values = np.array(ratios, dtype=float)
-    if not len(values) or not (np.isfinite(values) & (values > 0.0)).all():
-        raise bad_request(
-            "bad_measurements", "The ratios of a size are not positive numbers.", "Leave them out where none are known."
-        )
-    return tuple(values.tolist()) if len(values) <= MAX_RATIOS else _share_means(values, _EVEN_EDGES)
-
-
-def ratios_of_quartile_range(relative: float) -> tuple[float, ...]:
-    """The ratios of log-normal service times whose interquartile range is `relative` times their median."""
-    return _log_normal(math.asinh(relative / 2.0) / _QUARTILE)
-
-
-def ratios_of_deviation(relative: float) -> tuple[float, ...]:
-    """The ratios of log-normal times from their mean relative deviation: E|x| of a normal distribution is √(2/π)·σ."""
-    return _log_normal(relative * math.sqrt(math.pi / 2.0))
-
-
-def _log_normal(deviation: float) -> tuple[float, ...]:
-    return tuple(np.exp(deviation * _NORMAL).tolist()) if NEGLIGIBLE_DEVIATION <= deviation < math.inf else DETERMINISTIC
-
-
-def _share_means(ratios: Array, edges: Array) -> tuple[float, ...]:
-    """The mean of each share of the ratios; one that an edge cuts belongs to both sides in proportion."""
-    count = len(ratios)
-    sums = np.concatenate([[0.0], np.cumsum(np.sort(ratios))])
-    cumulative = np.interp(edges * count, np.arange(count + 1), sums)
-    return tuple((np.diff(cumulative) / (np.diff(edges) * count)).tolist())

@@ -18,7 +18,7 @@ from gnomon_planner.optimizer import Landscape
 from gnomon_planner.paper import PaperLatency
 from gnomon_planner.plans import Plan, Size, Space
 from gnomon_planner.samples import sample_of_counts, sample_of_times
-from gnomon_planner.service_time import MAX_RATIOS, ratios_of_runs
+from gnomon_planner.service_spread import MAX_RATIOS, ratios_of_runs
 
 means = st.floats(1e-4, 1e4)
 positive = st.floats(1e-3, 1e3)

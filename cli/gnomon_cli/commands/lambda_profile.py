@@ -122,7 +122,7 @@ def grid_of(memory: tuple[int, ...], batches: tuple[int, ...]) -> tuple[tuple[in
     from gnomon_planner.service_time import cells_to_measure  # noqa: PLC0415 - numpy takes longer to import than help may take
 
     sizes = range(min(memory), max(memory) + 1, STEP_MB)
-    cells = cells_to_measure(sizes, range(min(batches), max(batches) + 1), whole=MB_PER_CORE)
+    cells = cells_to_measure(sizes, range(min(batches), max(batches) + 1), core_size=MB_PER_CORE)
     return tuple((int(size), batch) for size, batch in cells)
 
 

@@ -229,7 +229,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_time import reduced_ratios  # noqa: PLC0415
+    from gnomon_planner.service_spread import reduced_ratios  # noqa: PLC0415
 
     document = _read(file)
     try:
@@ -267,7 +267,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
     """
     from gnomon_core.profiles import ModelProfile  # noqa: PLC0415
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_time import ratios_of_quartile_range  # noqa: PLC0415
+    from gnomon_planner.service_spread import ratios_of_quartile_range  # noqa: PLC0415
 
     try:
         profile = ModelProfile.from_json(_read(file))
@@ -320,16 +320,13 @@ def timeouts_of(text: str) -> tuple[float, ...]:
 
 def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_time import (  # noqa: PLC0415
-        Measurement,
-        fit_service_times,
-        ratios_of_runs,
-    )
+    from gnomon_planner.service_spread import ratios_of_runs  # noqa: PLC0415
+    from gnomon_planner.service_time import Measurement, fit_service_times  # noqa: PLC0415
 
     by_cores = all("cores" in cell for cell in cells)
-    key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
+    key, core_size = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
     points = [Measurement(float(cell[key]), int(cell["batch"]), float(cell["ms"]) / MS_PER_S) for cell in cells]
-    model = fit_service_times(points, whole=whole)
+    model = fit_service_times(points, core_size=core_size)
     note(f"Service times by {len(points)} cells: {model.description}.")
     least, most = model.batches
     if least > 1:

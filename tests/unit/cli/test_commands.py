@@ -430,7 +430,7 @@ def test_planning_grid_of_under_three_percent_predicts_all_cells() -> None:
     def seconds(size: int, batch: int) -> float:
         return (0.01 + 0.02 * batch) * 1769 / size
 
-    model = fit_service_times([Measurement(size, batch, seconds(size, batch)) for size, batch in cells], whole=1769)
+    model = fit_service_times([Measurement(size, batch, seconds(size, batch)) for size, batch in cells], core_size=1769)
     assert model.seconds(960, 11) == pytest.approx(seconds(960, 11), rel=0.01)
 
 

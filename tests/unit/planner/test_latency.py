@@ -13,20 +13,17 @@ from gnomon_planner.map_families import Shape, erlang_mixture, hyperexponential,
 from gnomon_planner.maps import Map
 from gnomon_planner.paper import PaperLatency, first_phases, member_shares
 from gnomon_planner.samples import Estimate, GapStatistics
-from gnomon_planner.service_time import (
+from gnomon_planner.service_spread import (
     DETERMINISTIC,
     MAX_RATIOS,
     SHARE_EDGES,
-    Measurement,
-    ServiceModel,
-    cells_to_measure,
-    fit_service_times,
     ratios_of_deviation,
     ratios_of_quartile_range,
     ratios_of_runs,
     reduced_ratios,
     representative_ratios,
 )
+from gnomon_planner.service_time import Measurement, ServiceModel, cells_to_measure, fit_service_times
 from tests.refusals import refused
 
 BURSTS = Map.mmpp2((10, 200), (0.5, 0.7))
@@ -459,12 +456,12 @@ def on_threads(memory: float, batch: int) -> float:
 
 def test_times_that_jump_where_a_thread_is_added_are_told_within_two_percent() -> None:
     rng = random.Random(11)
-    cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    cells = cells_to_measure(LAMBDAS, BATCHES, core_size=WHOLE)
     assert len(set(cells)) == len(cells) <= 27
     # Both sides of the jump have their edges measured: 1,728 MB is the last size with one thread.
     assert {128, 1728, 1792, 3008} <= {memory for memory, _ in cells}
     points = [measured(on_threads(memory, batch) * rng.gauss(1.0, 0.005), memory, batch) for memory, batch in cells]
-    aware, smooth = fit_service_times(points, whole=WHOLE), fit_service_times(points)
+    aware, smooth = fit_service_times(points, core_size=WHOLE), fit_service_times(points)
 
     def worst(model: ServiceModel) -> float:
         return max(abs(model.seconds(memory, batch) / on_threads(memory, batch) - 1.0) for memory in LAMBDAS for batch in BATCHES)
@@ -473,25 +470,25 @@ def test_times_that_jump_where_a_thread_is_added_are_told_within_two_percent() -
 
 
 def test_without_noise_the_simplest_polynomial_is_found_exactly() -> None:
-    cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
-    model = fit_service_times([measured(on_threads(memory, batch), memory, batch) for memory, batch in cells], whole=WHOLE)
+    cells = cells_to_measure(LAMBDAS, BATCHES, core_size=WHOLE)
+    model = fit_service_times([measured(on_threads(memory, batch), memory, batch) for memory, batch in cells], core_size=WHOLE)
     assert model.error < 1e-9
     assert model.seconds(1856, 7) == pytest.approx(on_threads(1856, 7))
 
 
 def test_single_thread_count_equals_none() -> None:
     sizes = LAMBDAS[:20]
-    assert cells_to_measure(sizes, BATCHES, whole=WHOLE) == cells_to_measure(sizes, BATCHES)
+    assert cells_to_measure(sizes, BATCHES, core_size=WHOLE) == cells_to_measure(sizes, BATCHES)
     points = [measured(amdahl(memory, batch), memory, batch) for memory, batch in cells_to_measure(sizes, BATCHES)]
-    assert fit_service_times(points, whole=WHOLE).powers == fit_service_times(points).powers
+    assert fit_service_times(points, core_size=WHOLE).powers == fit_service_times(points).powers
 
 
 def test_noise_never_leads_to_times_that_are_not_positive_between_the_measured_cells() -> None:
     for seed in range(5):
         rng = random.Random(seed)
-        cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+        cells = cells_to_measure(LAMBDAS, BATCHES, core_size=WHOLE)
         points = [measured(on_threads(memory, batch) * rng.uniform(0.5, 1.5), memory, batch) for memory, batch in cells]
-        model = fit_service_times(points, whole=WHOLE)
+        model = fit_service_times(points, core_size=WHOLE)
         assert min(model.seconds(memory, batch) for memory in LAMBDAS for batch in BATCHES) > 0.0
 
 
@@ -513,14 +510,14 @@ def test_interpolation_is_validated_by_leaving_out_a_size() -> None:
         for memory, row in ROW_MS.items()
         for batch, ms in zip((1, 4, 10, 17, 20), row, strict=True)
     ]
-    model = fit_service_times(points, whole=WHOLE)
+    model = fit_service_times(points, core_size=WHOLE)
     off = {cell: abs(model.seconds(*cell) * 1000 / ms - 1.0) for cell, ms in BETWEEN_MS.items()}
     assert max(off.values()) < 0.16, off
     assert sum(off.values()) / len(off) < 0.08, off
 
 
 def test_many_sizes_have_few_batches_each_and_not_all_the_same() -> None:
-    cells = cells_to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    cells = cells_to_measure(LAMBDAS, BATCHES, core_size=WHOLE)
     batches = {memory: {batch for cell, batch in cells if cell == memory} for memory, _ in cells}
     assert len(batches) == 9
     assert all({1, 20} <= those and len(those) == 3 for those in batches.values())
@@ -533,7 +530,7 @@ def test_sizes_of_a_number_of_threads_each_are_left_out_too() -> None:
     points = [
         measured(on_threads(size, batch) * rng.gauss(1.0, 0.03), size, batch) for size in sizes for batch in (1, 2, 4, 8, 16)
     ]
-    model = fit_service_times(points, whole=WHOLE)
+    model = fit_service_times(points, core_size=WHOLE)
     between = [(size, batch) for size in range(1024, 8846, 64) for batch in range(1, 17)]
     assert max(abs(model.seconds(*cell) / on_threads(*cell) - 1.0) for cell in between) < 0.1
 
@@ -545,6 +542,6 @@ def test_numbers_of_cores_are_left_out_too() -> None:
         for cores in (1, 2, 4, 8)
         for batch in (1, 2, 4, 8, 16)
     ]
-    model = fit_service_times(points, whole=1.0)
+    model = fit_service_times(points, core_size=1.0)
     cells = [(cores, batch) for cores in range(1, 9) for batch in range(1, 17)]
     assert max(abs(model.seconds(*cell) / amdahl(WHOLE * cell[0], cell[1]) - 1.0) for cell in cells) < 0.1

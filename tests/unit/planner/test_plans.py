@@ -18,7 +18,7 @@ from gnomon_planner.maps import Map
 from gnomon_planner.numerics import BRACKET_WIDTH
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Plan, Size, Space
-from gnomon_planner.service_time import ratios_of_runs
+from gnomon_planner.service_spread import ratios_of_runs
 from gnomon_planner.sweep import Waits
 from gnomon_planner.validation import MAX_ARRIVALS, Objective, Trial, Window, validate_plan
 from gnomon_simulator.markov import markov_arrivals
