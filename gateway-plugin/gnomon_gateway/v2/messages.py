@@ -32,7 +32,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 from gnomon_core.wire import Member
 from gnomon_gateway.http.headers import error_lines, refusal_lines
-from gnomon_gateway.v2 import lengths
+from gnomon_gateway.v2 import sequence_padding
 
 _NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 _FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
@@ -308,10 +308,10 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
     if padding is None:
         samples, data = read_tensors(signature, document.inputs, binary, max_batch)
         return Infer(document.id, samples, data, _outputs(signature, document), document.parameters)
-    tokens = lengths.sequence_length(padding, [(tensor.name, tensor.shape) for tensor in document.inputs])
-    samples, data = read_tensors(lengths.at_length(signature, padding, tokens), document.inputs, binary, max_batch)
+    tokens = sequence_padding.sequence_length(padding, [(tensor.name, tensor.shape) for tensor in document.inputs])
+    samples, data = read_tensors(sequence_padding.at_length(signature, padding, tokens), document.inputs, binary, max_batch)
     if tokens < padding.length:
-        data = lengths.pad(signature, padding, data, samples, tokens)
+        data = sequence_padding.pad(signature, padding, data, samples, tokens)
     return Infer(document.id, samples, data, _outputs(signature, document), document.parameters, tokens)
 
 
@@ -352,7 +352,7 @@ def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memor
         spec, size = specs[output]
         data = body[offsets[output] : offsets[output] + size]
         if output in by_token:
-            spec, data = lengths.cut(spec, data, infer.samples, infer.length)
+            spec, data = sequence_padding.cut(spec, data, infer.samples, infer.length)
             size = len(data)
         entry: dict[str, Any] = {"name": output, "datatype": spec.datatype, "shape": [infer.samples, *spec.shape]}
         if is_binary:

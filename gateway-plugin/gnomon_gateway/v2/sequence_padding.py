@@ -1,4 +1,4 @@
-"""Pads sequences that are shorter than those of the model before the batch, and cuts the padding off in the answer.
+"""Padding: sequences shorter than the model's are padded before the batch, and the padding is cut off in the answer.
 
     [2, 5] of a model of length 8 ─▶ [2, 8], tokens and attention mask filled up ─▶ model ─▶ [2, 8, 4] ─▶ [2, 5, 4]
 
