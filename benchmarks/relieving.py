@@ -104,7 +104,7 @@ def model_of(name: str, start_s: float | None) -> Model:
             float(cores),
         )
         variants.append(variant)
-        best = max(known.pairings.ranked(cores, cores), key=lambda one: one.rate_rps, default=None)
+        best = max(known.pairings.ranked(cores, cores), key=lambda pairing: pairing.rate_rps, default=None)
         together = None if best is None else known.rates.pair(cores, best.pair)
         if best is not None and together is not None:
             # Weights are shared with the Body, so that a Shadow's memory is its own buffers and interpreter.

@@ -254,7 +254,7 @@ def test_replicas_with_a_store_share_what_one_of_them_has_measured(folder: Path,
 
     def measured(container: Container) -> dict[str, Any]:
         variants = json.loads(container.ask("GET", "/system/applications/faces", port=container.control)[2])["variants"]
-        return {one["id"]: (one["latency_ms"], one["load_ms"]) for one in variants}
+        return {variant["id"]: (variant["latency_ms"], variant["load_ms"]) for variant in variants}
 
     try:
         with running(folder, place / "first", GNOMON_STORE=redis.url) as container:

@@ -68,7 +68,9 @@ def test_shadow_helps_until_a_body_that_was_asked_for_has_started(line: Network,
             eventually(lambda: len(asked.ready("bodies")) == 2, "the second Body never started")
             eventually(lambda: asked.now()["shadows"] == [], "its Shadow never ended")
             assert set(load.stop()) == {"ok"}
-        [decision] = [one for one in asked.decisions() if any(action["action"] == "CreateShadow" for action in one["actions"])]
+        [decision] = [
+            record for record in asked.decisions() if any(action["action"] == "CreateShadow" for action in record["actions"])
+        ]
         assert [action["action"] for action in decision["actions"]] == ["CreateShadow", "CreateBody"]
         assert decision["actions"][0]["body"] == body
 

@@ -35,9 +35,9 @@ def test_body_that_is_asked_for_starts_at_once_and_a_shadow_helps_until_it_has()
     line = one_ready()
     (first,) = line.instances
     line.requested = 2
-    (decision,) = [one for one in line.play(0.5) if one.actions]
+    (decision,) = [candidate for candidate in line.play(0.5) if candidate.actions]
     assert [type(action) for action in decision.actions] == [CreateShadow, CreateBody], "the Shadow is the more urgent one"
-    assert [one.partner for one in line.shadows] == [first]
+    assert [shadow.partner for shadow in line.shadows] == [first]
     line.play(START_S - 1.0)
     assert len(line.shadows) == 1
     line.play(2.0)
@@ -52,7 +52,7 @@ def test_each_ready_body_gets_a_shadow_where_more_is_missing_than_one_adds() -> 
     line.play(2 * START_S)
     line.requested = 5
     line.play(1.0)
-    assert len({one.partner for one in line.shadows}) == 2
+    assert len({shadow.partner for shadow in line.shadows}) == 2
     line.play(2 * START_S)
     assert (line.live, line.shadows) == (5, [])
 

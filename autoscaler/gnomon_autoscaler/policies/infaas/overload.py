@@ -48,7 +48,7 @@ def decide_in_overload(
 ) -> tuple[ScalingPlan, OverloadState[StateT]]:
     """The policy's decision, with the instances that Overloaded variants need now."""
     plan, after = decide(observation, state.policy)
-    held = {name: one for name, one in state.held.items() if observation.now_s < one.until_s}
+    held = {name: kept for name, kept in state.held.items() if observation.now_s < kept.until_s}
     problem = Problem(observation, Options())
     for member in observation.members:
         if member.state is VariantState.OVERLOADED and member.running:
