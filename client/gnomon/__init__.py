@@ -18,6 +18,8 @@ A query that nothing satisfies is refused with the nearest variant:
     gnomon.client.UnsatisfiedError: No variant of the application detect-face satisfies the query. ...
     >>> gnomon.inference_query(image, app="detect-face", accuracy=0.9, nearest=True).variant
     'resnet50@1/program/fp32/1'
+    >>> gnomon.inference_query(image, app="detect-face", accuracy=0.9, accuracy_floor=0.7).degraded_accuracy
+    0.76
     >>> [model.model for model in gnomon.model_info("detect-face").models]
     ['resnet50@1', 'mobilenet@1']
 

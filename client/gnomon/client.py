@@ -11,6 +11,7 @@ import base64
 import http.client
 import json
 import math
+import numbers
 import os
 import threading
 import time
@@ -129,22 +130,43 @@ class Client:
 
         `accuracy` is the share of right answers, from 0 to 1. With `validation`, samples and the right class of each, it is
         measured of every variant: the class that a variant answers is that of the largest value of its first output. `wait`
-        returns once the variants are measured, so that queries can get them; a validation always waits.
+        returns once the variants are measured, so that queries can get them; a validation always waits. A new model that cannot
+        be validated does not stay registered.
 
         Raises:
-            GnomonError: the gateway's refusal; 504 `not_measured` where the variants are not measured in time.
+            GnomonError: the gateway's refusal; 400 `invalid_validation`; 504 `not_measured` where the variants are not measured
+                in time.
 
         """
         if accuracy is not None and validation is not None:
             raise bad_request("two_accuracies", "Both accuracy and validation are given.", "Give one of them.")
-        registered = self._register(app, model, {} if accuracy is None else {"accuracy": accuracy})
-        if wait or validation is not None:
-            self._wait_measured(app, registered.model)
         if validation is None:
+            registered = self._register(app, model, {} if accuracy is None else {"accuracy": _plain("accuracy", accuracy)})
+            if wait:
+                self._wait_measured(app, registered.model)
             return registered
-        samples, labels = validation
-        if not len(labels) or len(samples) != len(labels):
-            raise bad_request("invalid_validation", f"{len(samples)} samples have {len(labels)} classes.", "Give one for each.")
+        samples, labels = _validation(validation)
+        before = self._registered(app)
+        registered = self._register(app, model, {})
+        try:
+            self._wait_measured(app, registered.model)
+            return self._validate(app, registered, samples, labels)
+        except GnomonError:
+            if registered.model not in before:
+                self._call("DELETE", _model_path(app, registered.model), b"", {})
+            raise
+
+    def _registered(self, app: str) -> set[str]:
+        """The models of an application; none where there is no such application."""
+        try:
+            return {one.model for one in self.model_info(app).models}
+        except GnomonError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return set()
+
+    def _validate(self, app: str, registered: ModelInfo, samples: Any, labels: Sequence[int]) -> ModelInfo:
+        """Measure the accuracy of the model's variants."""
         found = {
             variant.id: self._accuracy(app, variant.id, samples, labels)
             for variant in self.model_info(app).variants
@@ -200,11 +222,11 @@ class Client:
             "model": model,
             "variant": variant,
         }
-        parameters: dict[str, Any] = {name: value for name, value in constraints.items() if value is not None}
+        parameters: dict[str, Any] = {name: _plain(name, value) for name, value in constraints.items() if value is not None}
         if nearest:
             parameters["nearest"] = "serve"
         if isinstance(inputs, bytes):
-            headers = {f"X-Gnomon-{name.replace('_', '-').title()}": str(value) for name, value in parameters.items()}
+            headers = {f"X-Gnomon-{name.replace('_', '-').title()}": _line(name, value) for name, value in parameters.items()}
             answer = self._call("POST", f"/function/{quote(app, safe='')}", inputs, headers)
             return Answer({"": _image_answer(answer)}, *_chosen(answer))
         return self._infer(app, inputs, parameters)
@@ -243,9 +265,8 @@ class Client:
         return right / len(labels)
 
     def _register(self, app: str, model: str, document: Mapping[str, Any]) -> ModelInfo:
-        path = f"/system/applications/{quote(app, safe='')}/models/{quote(model, safe='@')}"
         self._inputs.pop(app, None)
-        found = self._json("PUT", path, document)
+        found = self._json("PUT", _model_path(app, model), document)
         return ModelInfo(found["model"], found["accuracy"])
 
     def _wait_measured(self, app: str, model: str) -> None:
@@ -342,6 +363,7 @@ def inference_query(
     app: str,
     latency_ms: float | None = None,
     accuracy: float | None = None,
+    accuracy_floor: float | None = None,
     cost: float | None = None,
     model: str | None = None,
     variant: str | None = None,
@@ -353,6 +375,7 @@ def inference_query(
         app=app,
         latency_ms=latency_ms,
         accuracy=accuracy,
+        accuracy_floor=accuracy_floor,
         cost=cost,
         model=model,
         variant=variant,
@@ -420,12 +443,56 @@ def _variant(document: Mapping[str, Any]) -> VariantInfo:
     )
 
 
+def _model_path(app: str, model: str) -> str:
+    return f"/system/applications/{quote(app, safe='')}/models/{quote(model, safe='@')}"
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A constraint or an accuracy as JSON has it, so that numbers of numpy are sent too; the gateway checks its meaning."""
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise bad_request("invalid_constraint", f"{name} is of type {type(value).__name__}.", "Give a number, or the name as a text.")
+
+
+def _line(name: str, value: Any) -> str:
+    """A constraint as the text of a header."""
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    raise bad_request("invalid_constraint", f"{name} is {text[:50]!r}.", "Names are printable ASCII characters.")
+
+
+def _validation(given: Any) -> tuple[Any, Sequence[int]]:
+    """The samples of a validation set, and the class of each.
+
+    Raises:
+        GnomonError: 400 `invalid_validation`.
+
+    """
+    if not isinstance(given, tuple) or len(given) != 2 or not all(hasattr(part, "__len__") for part in given):  # noqa: PLR2004
+        raise bad_request("invalid_validation", "validation is not a pair.", "Give (samples, classes).")
+    samples, labels = given
+    if not len(labels) or len(samples) != len(labels):
+        hint = "Give one class for each sample, and at least one."
+        raise bad_request("invalid_validation", f"{len(samples)} samples have {len(labels)} classes.", hint)
+    wrong = next((one for one in labels if not isinstance(one, numbers.Integral) or one < 0), None)
+    if wrong is not None:
+        hint = "A class is its place in the model's output, a whole number from 0."
+        raise bad_request("invalid_validation", f"{str(wrong)[:50]!r} is no class.", hint)
+    return samples, labels
+
+
 def _tensor(spec: Mapping[str, Any], samples: Any, binary: list[bytes]) -> dict[str, Any]:
     """An input of an infer request; that of an array is appended to `binary`."""
     tensor: dict[str, Any] = {"name": spec["name"], "datatype": spec["datatype"]}
     dtype = NUMPY_TYPES.get(spec["datatype"])
     if dtype is not None and hasattr(samples, "astype"):
-        data = samples.astype(dtype).tobytes()
+        try:
+            data = samples.astype(dtype).tobytes()
+        except (TypeError, ValueError) as error:
+            raise bad_request("invalid_inputs", f"{spec['name']}: {error}.", f"Give numbers, as {spec['datatype']}.") from None
         binary.append(data)
         return tensor | {"shape": list(samples.shape), "parameters": {"binary_data_size": len(data)}}
     shape: list[int] = []

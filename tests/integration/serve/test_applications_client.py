@@ -6,6 +6,7 @@ import doctest
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,12 +85,51 @@ def test_refusals_of_the_gateway_are_errors_with_their_reason(client: gnomon.Cli
         client.model_info("nobody")
     with refused(400, "two_accuracies"):
         client.register_model("resnet50", app="small", accuracy=0.7, validation=([[0.0] * FEATURES], [0]))
-    with refused(400, "invalid_validation"):
-        client.register_model("resnet50", app="small", validation=([[0.0] * FEATURES], []))
     with refused(503, "gateway_unreachable"):
         gnomon.Client("http://127.0.0.1:9").model_info("small")
     with pytest.raises(GnomonError, match="no address"):
         gnomon.Client("ftp://host")
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [
+        ([], []),
+        ([[0.0] * FEATURES], []),
+        ([[0.0] * FEATURES], ["0"]),
+        ([[0.0] * FEATURES], [-1]),
+        ([[0.0] * FEATURES], [0.5]),
+        (None, None),
+        [1],
+    ],
+)
+def test_set_that_validates_nothing_is_refused_before_the_model_is_registered(client: gnomon.Client, validation: Any) -> None:
+    with refused(400, "invalid_validation"):
+        client.register_model("resnet50", app="unvalidated", validation=validation)
+    with refused(404, "application_not_found"):
+        client.model_info("unvalidated")
+
+
+def test_model_that_cannot_be_validated_does_not_stay_registered(client: gnomon.Client) -> None:
+    client.register_model("resnet50", app="half", accuracy=0.7)
+    of_other_shape = (np.zeros((3, FEATURES + 1), np.float32), [0, 1, 2])
+    for model in ("resnet50", "mobilenet"):
+        with refused(400, "http_400", message="the model takes"):
+            client.register_model(model, app="half", validation=of_other_shape)
+    assert [(one.model, one.accuracy) for one in client.model_info("half").models] == [("resnet50@1", 0.7)]
+
+
+def test_numbers_of_numpy_are_numbers_and_other_values_are_refused(client: gnomon.Client) -> None:
+    client.register_model("resnet50", app="typed", accuracy=np.float32(0.5))
+    values = [[0.0] * FEATURES]
+    assert client.inference_query(values, app="typed", accuracy=np.float64(0.5), latency_ms=np.int64(60_000)).variant
+    with refused(400, "invalid_constraint", message="latency_ms"):
+        client.inference_query(values, app="typed", latency_ms=[1])  # type: ignore[arg-type]
+    for name in ("resnet50\r\nX-Other: 1", "Ж"):
+        with refused(400, "invalid_constraint", message="model"):
+            client.inference_query(b"image", app="typed", model=name)
+    with refused(400, "invalid_inputs", message="values"):
+        client.inference_query(np.array([["a"] * FEATURES]), app="typed")
 
 
 def test_less_accuracy_that_a_query_accepts_is_said_in_its_answer(client: gnomon.Client) -> None:
