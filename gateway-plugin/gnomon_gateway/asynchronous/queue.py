@@ -64,6 +64,7 @@ class AsyncCounters:
     accepted: int = 0
     refused: int = 0
     retried: int = 0
+    completed: int = 0
 
 
 class AsyncQueue:
@@ -200,6 +201,7 @@ class AsyncQueue:
 
     async def _finish(self, call: Call) -> None:
         await self._store.finish(call)
+        self.counters.completed += 1
         self._discount(call)
 
     def _count(self, body_bytes: int) -> None:

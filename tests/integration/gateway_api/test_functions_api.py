@@ -390,4 +390,5 @@ async def test_metrics_count_the_control_routes_themselves(gateway: Any) -> None
     assert 'gateway_service_count{function_name="fn.openfaas-fn"} 1.0' in page
     assert 'provider_http_requests_total{code="202",method="POST",path="/system/functions"} 1.0' in page
     assert 'gnomon_async_calls_total{event="accepted"} 0.0' in page
+    assert 'gnomon_async_calls_total{event="completed"} 0.0' in page
     assert "process_resident_memory_bytes" in page
