@@ -11,7 +11,7 @@ class Options:
 
     `loss` is the share of requests that a rule may have lost in the window of `window_s`. Every `renew_s` the rule is checked,
     and a new one is chosen if the load has changed, or after half of `keep_s` to all of it. That time doubles up to
-    `longest_keep_s` while replays choose the same rule. The speed of Bodies is computed whenever a window is replayed.
+    `longest_keep_s` while the rule is that of the least Bodies. The speed of Bodies is computed whenever a window is replayed.
     `spread` is how many standard deviations of the count more than the window's arrivals are expected.
 
     `reaction`: rules follow the arrivals of the last second; else the number is a floor. `uncertainty`: see `spread`. `queue`:

@@ -21,7 +21,7 @@ If nodes lend cores, a Body keeps one core and borrows cores for each batch, so 
 
 **Work is done where something has changed.** Every five seconds a rule is checked: the number of arrivals in the window has moved
 by more than its uncertainty, √N, or a half second has brought more than any that was replayed. Then the window is replayed again,
-and after a quarter of a minute in any case, or a minute where replays choose the same rule. Between two checks most looks find a
+and after a quarter of a minute in any case, or a minute where the least Bodies are enough. Between two checks most looks find a
 steady state (`_Steady`): all Bodies that are wanted are ready, and neither the last second nor the queue calls for others.
 
 **Inputs.** R is the rate of the smallest batch with about the best throughput, by the model's profile or by the latencies that
@@ -118,7 +118,7 @@ class Bodies:
             if rule.decides_as(_least_rule(observation)) and self._is_as_quick(observation, remembered):
                 arrivals = self._window(observation)
                 if self._least_is_enough(observation, speed, arrivals):
-                    remembered |= _renewed(observation.now_s, arrivals, self._keep_s(memory, rule, rule))
+                    remembered |= _renewed(observation.now_s, arrivals, self._keep_s(observation, memory, rule))
                     return self._followed(observation, speed, rule, remembered)
         speed = speed_of(observation, self.options, timestamp_in(remembered, "load_s"))
         if speed is None:
@@ -126,7 +126,7 @@ class Bodies:
         arrivals = self._window(observation)
         enough = self._least_is_enough(observation, speed, arrivals)
         rule = _least_rule(observation) if enough else self._rule(observation, speed, arrivals)
-        keep_s = self._keep_s(memory, _rule_in(memory), rule)
+        keep_s = self._keep_s(observation, memory, rule)
         remembered |= {
             **_renewed(observation.now_s, arrivals, keep_s),
             "measured_at_s": observation.now_s,
@@ -143,10 +143,10 @@ class Bodies:
         }
         return self._followed(observation, speed, rule, remembered)
 
-    def _keep_s(self, memory: Memory, before: Rule | None, rule: Rule) -> float:
-        """For how long a rule is followed without a replay: for twice as long as before if it is the same one again."""
-        kept_s = timestamp_in(memory, "keep_s")
-        if kept_s is None or before is None or not rule.decides_as(before):
+    def _keep_s(self, observation: Observation, memory: Memory, rule: Rule) -> float:
+        """For how long a rule is followed without a replay; twice as long as before where the least Bodies are enough again."""
+        kept_s, before, least = timestamp_in(memory, "keep_s"), _rule_in(memory), _least_rule(observation)
+        if kept_s is None or before is None or not (before.decides_as(least) and rule.decides_as(least)):
             return self.options.keep_s
         return min(self.options.longest_keep_s, 2 * kept_s)
 

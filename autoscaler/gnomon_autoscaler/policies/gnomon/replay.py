@@ -5,8 +5,8 @@ A rule is a floor F, a reaction f and a hold h. At each look, half a second apar
     n = max(F, the fewest that answer f · arrivals of the last second)        the highest of the last h seconds
 
 and a Body serves a load time after it was first wanted. What n Bodies answer need not be n times what one does: nodes have
-different numbers of cores. The replay is a fluid queue: what waits grows by the arrivals and falls
-by what the Bodies that serve answer.
+different numbers of cores. The replay is a fluid queue: what waits grows by the arrivals and falls by what the Bodies that serve
+answer.
 
 **Shadows.** A rule may meet n with Shadows of the Bodies that serve. Shadows start in milliseconds, but raise what their Bodies
 answer to 1 + g times at most. A Body is then wanted only once n has lasted for a load time: a shorter burst would be over before.
@@ -93,7 +93,7 @@ class Help:
 class Speed:
     """The throughput of 0, 1, 2, … Bodies, in batches that take `batch_s`; a Body serves `load_s` after it was wanted.
 
-    `rates_rps` ends where a further Body answers nothing more.
+    `rates_rps` never falls, and ends where a further Body answers nothing more.
     """
 
     rates_rps: tuple[float, ...]
