@@ -6,7 +6,8 @@ Each architecture is registered in `.cache/variants/models` with a head for digi
 engine and precision. What has been measured is in `.cache/benchmarks`: an interrupted run goes on where it was, and loses one
 measurement at most. A measurement that something else disturbed (a spread of more than 20 %) is repeated at the end, up to three
 times over all calls; the least disturbed one counts. The result, `variants.json`, is also what
-`gnomon_simulator.variant_catalogs.profiled_variants` reads.
+`gnomon_simulator.variant_catalogs.profiled_variants` reads. Where other programs use the same cores, run it as root under
+`chrt -f 5`: they wait then while something is measured.
 
 **Weights.** EfficientNet-Lite's backbones have their ImageNet weights. The others have random ones, whose normalisations are
 given the statistics of digits. Times do not depend on that, accuracies do.
@@ -242,7 +243,7 @@ def figures(found: Sequence[MeasuredEngine]) -> list[Figure]:
     return [
         measured("variants", [len(variants)], "variants", at_least=MOST_VARIANTS, detail=f"{quiet} of them undisturbed"),
         measured("architectures", [len(architectures)], "architectures", at_least=MOST_ARCHITECTURES),
-        measured("disturbed measurements", [100.0 * len(disturbed) / len(found)], "%", detail="the machine had neighbours"),
+        measured("disturbed measurements", [100.0 * len(disturbed) / len(found)], "%", detail="spread above 20 %"),
         _span("load time", [variant.load_s for variant in variants], "s"),
         _span("latency of one sample", [1e3 * variant.latency_s[1] for variant in variants], "ms"),
         _span("saturation throughput", [variant.saturation_rps for variant in variants], "1/s"),

@@ -52,8 +52,8 @@ def section(_: object, __: Results) -> Section:
         facts = {figure["key"]: figure for figure in found.figures}
         shared = facts["disturbed measurements"]
         text.append(
-            f"Measured on {found.document['machine']}, {found.document['measured_at'][:10]}. Meanwhile the machine had "
-            f"neighbours: {shared['value']:.0f} % of the measurements have a spread of more than 20 %."
+            f"Measured on {found.document['machine']}, {found.document['measured_at'][:10]}. "
+            f"{shared['value']:.0f} % of the measurements have a spread of more than 20 %: other programs disturbed them."
         )
     pictures = (_picture(variants),) if variants else ()
     tables = (_architectures(found, variants),) if variants else ()

@@ -54,7 +54,7 @@ def section(_: object, __: Results) -> Section:
     text = (
         "The paper's variants of ResNet50 are those of its Table 2; both solvers calculate plans for them, and nothing is "
         "served. Beside them stand the variants of a ResNet that were profiled here, on cores of this machine: their cost is the "
-        "number of cores, their images are of 64 × 64, and the machine had neighbours while they were measured."
+        "number of cores, and their images are of 64 × 64."
     )
     tables = [_plans("table3", "Table 3: plans for the paper's variants, calculated", table_2_variants())]
     if ours:
