@@ -86,6 +86,36 @@ def test_what_waits_calls_for_more_than_the_rule() -> None:
     assert play(without, 1.0, queued=60) == calm
 
 
+def test_bodies_that_a_queue_calls_for_stay_until_they_have_loaded() -> None:
+    """The first of them empty the queue: without this they would end while the others start, and the burst goes on."""
+    timeline = line(start_s=3.0)
+    calm = play(timeline, 120.0, rps=20.0)
+    called = play(timeline, 0.5, queued=60)
+    assert called > calm
+    assert play(timeline, 2.5, queued=0) == called
+    assert "called by what waited" in timeline.reason
+    assert play(timeline, 10.0) == calm
+
+
+@pytest.mark.parametrize("lull_rps", [0.1, 20.0])
+def test_a_burst_beyond_all_before_is_met_at_once(lull_rps: float) -> None:
+    """Not at the next check, up to five seconds later, and without a queue: by a new rule, or by the one that wants more."""
+    timeline = line()
+    play(timeline, 120.0, rps=lull_rps)
+    last = checked_at_s(timeline)
+    while checked_at_s(timeline) == last:
+        play(timeline, 0.5)
+    assert play(timeline, 2.0, rps=200.0) >= 15
+
+
+def checked_at_s(timeline: Timeline) -> StateValue:
+    """When the policy has last checked its rule."""
+    remembered = timeline.runner.state.values
+    while inner := inner_memory(remembered):
+        remembered = inner
+    return remembered["checked_at_s"]
+
+
 def test_a_handler_whose_latency_is_learned_needs_nothing_but_an_objective() -> None:
     settings = read_settings({"com.openfaas.scale.max": "30"}, {"gnomon/autoscaler": "gnomon", "gnomon/slo-ms": "1000"})
     timeline = line(settings, ())

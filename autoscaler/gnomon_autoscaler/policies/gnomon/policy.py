@@ -19,10 +19,11 @@ Shadows add and cost, so that it decides whether they are used, and fewer Bodies
 If nodes lend cores, a Body keeps one core and borrows cores for each batch, so that an idle Body occupies one core only
 (scheduler `economical`).
 
-**Work is done where something has changed.** Every five seconds a rule is checked: the number of arrivals in the window has moved
-by more than its uncertainty, √N, or a half second has brought more than any that was replayed. Then the window is replayed again,
-and after a quarter of a minute in any case, or a minute where the least Bodies are enough. Between two checks most looks find a
-steady state (`_Steady`): all Bodies that are wanted are ready, and neither the last second nor the queue calls for others.
+**Work is done where something has changed.** A half second that brings more than any that was replayed calls for a replay.
+Every five seconds a rule is checked: where the number of arrivals in the window has moved by more than its uncertainty, √N, the
+window is replayed again, and after a quarter of a minute in any case, or a minute where the least Bodies are enough. Between two
+checks most looks find a steady state (`_Steady`): all Bodies that are wanted are ready, and neither the last second nor the queue
+calls for others.
 
 **Inputs.** R is the rate of the smallest batch with about the best throughput, by the model's profile or by the latencies that
 the gateway has learned; without either, Bodies are counted by the requests in the system. The load time is that of the profile
@@ -108,10 +109,13 @@ class Bodies:
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
         remembered: dict[str, StateValue] = {**memory, **_observed_starts(observation, memory), "wanted": None, "calm": None}
-        speed, rule = _speed_in(memory), _rule_in(memory)
+        speed, rule, surged = _speed_in(memory), _rule_in(memory), None
         if speed is not None and rule is not None and memory.get("settings") == _settings_of(observation):
             # Between two replays only the last second's rate is new, which `_followed` applies to the rule.
-            if within_period(timestamp_in(memory, "checked_at_s"), self.options.renew_s, observation.now_s):
+            checked = within_period(timestamp_in(memory, "checked_at_s"), self.options.renew_s, observation.now_s)
+            if checked and self._surges(observation, memory):
+                surged = rule  # a burst for which it was not chosen
+            elif checked:
                 return self._followed(observation, speed, rule, remembered)
             if self.holds(observation, remembered):
                 return self._followed(observation, speed, rule, remembered | {"checked_at_s": observation.now_s})
@@ -126,6 +130,9 @@ class Bodies:
         arrivals = self._window(observation)
         enough = self._least_is_enough(observation, speed, arrivals)
         rule = _least_rule(observation) if enough else self._rule(observation, speed, arrivals)
+        # The window ends within a burst that it has not seen whole. Until the next check, a rule that wants more is not left.
+        if surged is not None and ruled(observation.history, speed, surged) > ruled(observation.history, speed, rule):
+            rule = surged
         keep_s = self._keep_s(observation, memory, rule)
         remembered |= {
             **_renewed(observation.now_s, arrivals, keep_s),
@@ -154,6 +161,10 @@ class Bodies:
         """The counts of the arrivals that are replayed."""
         history = observation.history
         return history.arrivals[-round(self.options.window_s / history.bin_s) :]
+
+    def _surges(self, observation: Observation, memory: Memory) -> bool:
+        """Return whether the last half second has brought more than each that the last replay has seen."""
+        return max(observation.history.arrivals[-1:], default=0.0) > (timestamp_in(memory, "highest") or 0.0)
 
     def holds(self, observation: Observation, remembered: Memory) -> bool:
         """Return whether a rule is followed on after a check.
@@ -191,7 +202,8 @@ class Bodies:
         """The cheapest rule for the arrivals of the last minutes."""
         history, scale, slo_s = observation.history, observation.settings.scale, observation.settings.slo_s
         least, most = max(1, scale.min), max(1, scale.max)
-        points = window(self._expected(arrivals), history.bin_s, slo_s - speed.batch_s)
+        expected, wait_s = self._expected(arrivals), slo_s - speed.batch_s
+        points = window(_continued(expected, history.bin_s, wait_s), history.bin_s, wait_s)
         return cheapest(
             points,
             speed,
@@ -239,11 +251,16 @@ class Bodies:
             count = max(rule.floor, lasting[0][1], waits)
             text += f"; {count} Bodies and Shadows until this has lasted for {speed.load_s:.2g} s" if count < now[1] else ""
         else:
-            # More waits than the rule expects: Shadows are there before the next replay, and before a Body.
+            # More waits than the rule expects: Shadows are there before the next replay, and before a Body. Where they are not
+            # quicker, the Bodies stay for as long as they load: the first ones empty the queue, and the burst goes on.
             urgent = _extreme(remembered, "urgent", (now[0], waits if waits > ruled else 0), speed.load_s, operator.gt)
-            wanted = max(count, urgent[0][1]) if urgent[0][1] and self._shadows_are_quicker(observation, speed) else None
-            remembered |= _entries("urgent", urgent) | {"wanted": wanted}
-            if not urgent[0][1]:
+            called = urgent[0][1]
+            quicker = called > 0 and self._shadows_are_quicker(observation, speed)
+            remembered |= _entries("urgent", urgent) | {"wanted": max(count, called) if quicker else None}
+            if called > count and not quicker:
+                text += f"; {called} have been called by what waited, and load for {speed.load_s:.2g} s"
+                count = called
+            if not called:
                 until_s = observation.now_s + held_s if ruled > rule.floor else NEVER_S
                 highest = timestamp_in(remembered, "highest") or 0.0
                 calm = (ruled, _calm_rps(speed, rule, ruled), self._calm_queue(observation, speed), highest)
@@ -265,6 +282,15 @@ class Bodies:
         return HALF * speed.rate_rps(max(1, len(observation.ready))) * wait_s
 
 
+def _continued(arrivals: Vector, bin_s: float, for_s: float) -> Vector:
+    """The window with its last bin repeated for as long as requests may wait.
+
+    What waits at the end of the window would be answered in time by few Bodies if nothing came after it: a burst that has just
+    begun must not count as one that is over.
+    """
+    return np.concatenate((arrivals, np.repeat(arrivals[-1:], math.ceil(max(0.0, for_s) / bin_s))))
+
+
 def reaction(history: History, speed: Speed, rule: Rule) -> tuple[int, float]:
     """The Bodies that the rule's reaction wants, and for how many seconds it does if no second brings more."""
     if rule.factor <= 0.0:
@@ -275,6 +301,11 @@ def reaction(history: History, speed: Speed, rule: Rule) -> tuple[int, float]:
     seconds = [sum(counts[max(0, end - back) : end]) for end in reversed(ends)] or [0.0]
     highest = max(seconds)
     return speed.bodies(rule.factor * highest / (back * history.bin_s)), (bins - seconds.index(highest)) * history.bin_s
+
+
+def ruled(history: History, speed: Speed, rule: Rule) -> int:
+    """The Bodies that a rule wants now."""
+    return max(rule.floor, reaction(history, speed, rule)[0])
 
 
 def _least_rule(observation: Observation) -> Rule:
