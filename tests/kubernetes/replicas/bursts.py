@@ -133,6 +133,12 @@ def shadow_rows(node: Node) -> set[str]:
     return {row["id"] for row in node.state()["shadows"] if row["paired"] and row["state"] == "ready"}
 
 
+def was_ended(gateways: Gateways, leader: str, shadow: str) -> bool:
+    """True if this leader has decided to end a Shadow: it knows the pair."""
+    actions = [action for decision in decisions(gateways, leader) for action in decision["actions"]]
+    return {"action": "DestroyShadow", "id": shadow} in actions
+
+
 def gave_up(home: Node, shadow: str) -> bool:
     """True if a Body of this node has given its Shadow up, by what its node's coordinator has written."""
     return re.search(rf"Shadow {re.escape(shadow)} has gone: \d+ misses in a row", home.agent.said) is not None
