@@ -40,14 +40,18 @@ class Served:
     """An application at an address of its own, on threads of this process. `address` is its URL."""
 
     def __init__(self, host: str, port: int, app: Application) -> None:
+        # When the last request came. Not a field that `bounded` sets: server and application would hold each other, and only the
+        # garbage collector could free them.
+        requested_s = [-math.inf]
+
         def bounded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
             # gunicorn ends a body where its length says; this server would wait for more.
-            self._last_request_s = time.monotonic()
+            requested_s[:] = [time.monotonic()]
             length = int(environ.get("CONTENT_LENGTH") or 0)
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
             return app(environ, start)
 
-        self._last_request_s = -math.inf
+        self._requested_s = requested_s
         self._server = make_server(host, port, bounded, threaded=True, request_handler=Quiet)
         self.address = f"http://{host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -56,7 +60,7 @@ class Served:
     def end(self) -> None:
         """Stop once no request has come for a while, as gunicorn's worker of an image does, and answer what is in flight."""
         ends_s = time.monotonic() + DRAIN_S
-        while time.monotonic() < min(ends_s, self._last_request_s + QUIET_S):
+        while time.monotonic() < min(ends_s, self._requested_s[0] + QUIET_S):
             time.sleep(0.02)
         self._server.shutdown()
         self._thread.join()
