@@ -62,7 +62,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a policy did with both functions: the share of late requests, and sums over both."""
+    """The result of a policy for both functions: the share of late requests, and sums over both."""
 
     late: float
     p50_s: float
@@ -80,7 +80,7 @@ def arrivals(function: str, rate_rps: float, seconds: float, repeat: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What both functions serve, and the arrivals of each by its name."""
+    """The model that both functions serve, and the arrivals of each by its name."""
 
     model: str
     slo_s: float

@@ -5,7 +5,8 @@ Those of third parties are entry points of the group `gnomon.scaling_policies` (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
@@ -69,24 +70,14 @@ def _hpa(_: Settings) -> ReplicaPolicy:
 
 
 def _gnomon(settings: Settings) -> ScalingPolicy:
-    """The policy of replays. A gateway without one does not wait for numpy to be imported."""
-    try:
+    with _importing_numpy("gnomon replays arrivals"):
         from gnomon_autoscaler.policies.gnomon import gnomon  # noqa: PLC0415 - it needs numpy
-    except ImportError as error:
-        raise bad_request(
-            "package_missing", f"scaling policy gnomon replays arrivals with numpy: {error}.", how_to_install("planner")
-        ) from None
     return gnomon(settings)
 
 
 def _bridging(_: Settings) -> ScalingPolicy:
-    """`fixed` with Shadows. A gateway without one does not wait for numpy to be imported."""
-    try:
+    with _importing_numpy("fixed+shadows pairs instances"):
         from gnomon_autoscaler.policies.gnomon.bridging import Bridging  # noqa: PLC0415 - it needs numpy
-    except ImportError as error:
-        raise bad_request(
-            "package_missing", f"scaling policy fixed+shadows pairs instances with numpy: {error}.", how_to_install("planner")
-        ) from None
     return Bridging()
 
 
@@ -99,14 +90,24 @@ def _batch_plus(settings: Settings) -> ScalingPolicy:
 
 
 def _planning(name: str, settings: Settings) -> ScalingPolicy:
-    """A policy of BATCH's kind. A gateway without one does not wait for numpy to be imported."""
-    try:
+    """A policy of BATCH's kind."""
+    with _importing_numpy(f"{name} plans"):
         from gnomon_autoscaler.policies.batch.policy import Batch  # noqa: PLC0415 - it needs numpy
-    except ImportError as error:
-        raise bad_request(
-            "package_missing", f"scaling policy {name} plans with numpy: {error}.", how_to_install("planner")
-        ) from None
     return Batch(name, settings)
+
+
+@contextmanager
+def _importing_numpy(does: str) -> Iterator[None]:
+    """Import a policy at its first use: a gateway without one does not wait for numpy.
+
+    Raises:
+        GnomonError: 400 `package_missing`.
+
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise bad_request("package_missing", f"scaling policy {does} with numpy: {error}.", how_to_install("planner")) from None
 
 
 BUILT_IN: Policies = MappingProxyType(

@@ -23,6 +23,16 @@ GNOMON = [sys.executable, "-c", "from gnomon_cli.main import main; main()"]
 START_LIMIT_S = 60.0
 
 
+def terminate(process: subprocess.Popen[str]) -> int:
+    """End a process of which only standard output is read, unless it has ended. Its exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    code = process.wait(60)
+    assert process.stdout is not None
+    process.stdout.close()
+    return code
+
+
 @dataclass
 class Serving:
     """A gateway process on its own state folder; `start` it again to see what it kept."""
@@ -51,12 +61,7 @@ class Serving:
 
     def stop(self) -> int:
         assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        return terminate(self.process)
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()

@@ -26,7 +26,7 @@ import gnomon
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
-from tests.integration.serve.conftest import ROOT, START_LIMIT_S, started
+from tests.integration.serve.conftest import ROOT, START_LIMIT_S, started, terminate
 from tests.redis_process import RedisProcess, needs_redis
 from tests.waiting import eventually
 
@@ -136,12 +136,7 @@ class Container:
         return self.ask("POST", path, {"inputs": [TENSOR], "parameters": parameters or {}}, **headers)
 
     def end(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        return terminate(self.process)
 
 
 @contextmanager

@@ -10,14 +10,11 @@ comparison. Without a profile of the model's blocks, or room for a Shadow beside
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
 from gnomon_autoscaler.policies.fixed import Fixed
-from gnomon_autoscaler.policies.gnomon.shadows import Pairs, shadows_for
-from gnomon_autoscaler.replica_policy import FreeCapacity, ReplicaPolicyAdapter, memory_of
+from gnomon_autoscaler.policies.gnomon.shadows import Pairs, with_shadows
+from gnomon_autoscaler.replica_policy import ReplicaPolicyAdapter, memory_of
 from gnomon_autoscaler.wrappers import standard
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
+from gnomon_core.scaling import Decision, Observation, PolicyState
 
 NAME = "fixed+shadows"
 PERIOD_S = 0.5
@@ -38,21 +35,7 @@ class Bridging(ReplicaPolicyAdapter):
         """Actions towards the number of Bodies, and the Shadows until they have started."""
         desired = self._policy.desired_count(observation, memory_of(state, self.name, self.version))
         bodies = self.actions(desired.count, observation)
-        level = self._shadows(desired.count, observation, bodies)
-        # Shadows first: they help sooner, and a refused Body must not delay them.
-        actions = (*level.released, *level.created, *bodies)
-        reason = "; ".join(text for text in (desired.reason, level.reason) if text)
-        return Decision(actions, reason, desired.count), PolicyState(self.name, self.version, desired.memory)
-
-    def _shadows(self, count: int, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
-        """The Shadows for what the ready Bodies lack, in the capacity that the new Bodies leave."""
-        ready = len(observation.ready)
-        if (count <= ready or not ready) and not observation.shadows:
-            return LayerLevel()
-        ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
-        capacity = FreeCapacity(observation.nodes)
-        memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
-        for action in bodies:
-            if isinstance(action, CreateBody) and action.node is not None:
-                capacity.take(action.node, action.cores, memory_bytes)
-        return shadows_for(count if count > ready else None, self._pairs, observation, ending, capacity)
+        # Without a ready Body there is none to help.
+        helps = desired.count > len(observation.ready) and bool(observation.ready or observation.shadows)
+        decision = with_shadows(desired, desired.count if helps else None, self._pairs, observation, bodies)
+        return decision, PolicyState(self.name, self.version, desired.memory)

@@ -42,10 +42,9 @@ from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
 from gnomon_autoscaler.policies.gnomon.options import Options
 from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, Vector, cheapest, never_wait_long, window
-from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, shadows_for
+from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, with_shadows
 from gnomon_autoscaler.replica_policy import (
     TOLERANCE_S,
     DesiredCount,
@@ -131,7 +130,7 @@ class Bodies:
         enough = self._least_is_enough(observation, speed, arrivals)
         rule = _least_rule(observation) if enough else self._rule(observation, speed, arrivals)
         # The window ends within a burst that it has not seen whole. Until the next check, a rule that wants more is not left.
-        if surged is not None and ruled(observation.history, speed, surged) > ruled(observation.history, speed, rule):
+        if surged is not None and wanted_by(surged, observation.history, speed) > wanted_by(rule, observation.history, speed):
             rule = surged
         keep_s = self._keep_s(observation, memory, rule)
         remembered |= {
@@ -216,7 +215,7 @@ class Bodies:
         )
 
     def _help(self, observation: Observation, speed: Speed) -> Help | None:
-        """What Shadows would add; a Body that borrows cores has all those of its node already."""
+        """The help of Shadows; none where Bodies borrow cores, which have all those of their nodes already."""
         if not self.options.shadows or observation.profile is None or lends(observation, self.options):
             return None
         return help_of(self.pairs, observation, speed.rate_rps(1))
@@ -234,7 +233,7 @@ class Bodies:
         history = observation.history
         # One second: the time after which the rule reacts, as in the replay.
         last_rps = history.rate_rps(history.arrivals, 1.0)
-        reacted, held_s = reaction(observation.history, speed, rule)
+        reacted, held_s = reaction(history, speed, rule)
         ruled = max(rule.floor, reacted)
         waits = self._of_queue(observation, speed)
         count = max(ruled, waits)
@@ -303,7 +302,7 @@ def reaction(history: History, speed: Speed, rule: Rule) -> tuple[int, float]:
     return speed.bodies(rule.factor * highest / (back * history.bin_s)), (bins - seconds.index(highest)) * history.bin_s
 
 
-def ruled(history: History, speed: Speed, rule: Rule) -> int:
+def wanted_by(rule: Rule, history: History, speed: Speed) -> int:
     """The Bodies that a rule wants now."""
     return max(rule.floor, reaction(history, speed, rule)[0])
 
@@ -320,7 +319,7 @@ def _calm_rps(speed: Speed, rule: Rule, bodies: int) -> float:
 
 
 def _renewed(now_s: float, arrivals: Sequence[float], keep_s: float) -> dict[str, StateValue]:
-    """What is remembered of a window for which a rule was chosen, to see whether the load has changed since."""
+    """The entries by which a check sees whether the load has changed since a rule was chosen for this window."""
     load: dict[str, StateValue] = {"total": sum(arrivals), "highest": max(arrivals, default=0.0)}
     return load | {"renewed_at_s": now_s, "checked_at_s": now_s, "keep_s": keep_s}
 
@@ -502,12 +501,9 @@ class Gnomon(ReplicaPolicyAdapter):
                 return Decision((), steady.reason, steady.bodies), replace(state, values=checked)
         desired = self._policy.desired_count(observation, memory)
         bodies = self.actions(desired.count, observation)
-        level = self._shadows(_wanted(desired.memory), observation, bodies)
-        # Shadows first: they are urgent, and a refused Body must not delay them.
-        actions = (*level.released, *level.created, *bodies)
-        reason = "; ".join(text for text in (desired.reason, level.reason) if text)
-        after = desired.memory if actions else {**desired.memory, **self._steady(observation, desired)}
-        return Decision(actions, reason, desired.count), PolicyState(self.name, self.version, after)
+        decision = with_shadows(desired, _wanted(desired.memory), self._pairs, observation, bodies)
+        after = desired.memory if decision.actions else {**desired.memory, **self._steady(observation, desired)}
+        return decision, PolicyState(self.name, self.version, after)
 
     def _steady(self, observation: Observation, desired: DesiredCount) -> Memory:
         """The steady state that this decision leaves, as `_steady_in` reads it; nothing where there is none."""
@@ -530,18 +526,6 @@ class Gnomon(ReplicaPolicyAdapter):
         bodies = self._towards(count, observation)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
         return (*self._borrowing(observation, ending), *bodies)
-
-    def _shadows(self, wanted: int | None, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
-        """The Shadows for what the ready Bodies lack, in the capacity that the new Bodies leave."""
-        if wanted is None and not observation.shadows:
-            return LayerLevel()
-        ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
-        capacity = FreeCapacity(observation.nodes)
-        memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
-        for action in bodies:
-            if isinstance(action, CreateBody) and action.node is not None:
-                capacity.take(action.node, action.cores, memory_bytes)
-        return shadows_for(wanted, self._pairs, observation, ending, capacity)
 
     def _borrowing(self, observation: Observation, ending: set[str]) -> tuple[Resize, ...]:
         """Resizes of Bodies with cores of their own, such as those of a former policy, which borrow cores from now on.

@@ -78,7 +78,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What Shadows add: `gain` is what all of them add to what their Bodies answer, as a share of that.
+    """The help of Shadows: `gain` is what all of them add to what their Bodies answer, as a share of that.
 
     One adds `each_rps`, costs as much as `cost` Bodies, and works for its Body `load_s` after it was wanted.
     """
@@ -146,7 +146,7 @@ class Window:
 
     @cached_property
     def before(self) -> Vector:
-        """What came before each point, (rows, columns)."""
+        """The arrivals before each point, (rows, columns)."""
         within = _down(np.add, self.weights.copy())
         columns = within[-1]
         before: Vector = within - self.weights + (np.cumsum(columns) - columns)
@@ -273,7 +273,7 @@ def answered_rps(counts: Counts, speed: Speed, bin_s: float) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What Bodies answer in each bin: a share `part` of those that serve `later`, the rest of those that serve `soon`."""
+    """The throughput of Bodies in each bin: a share `part` of those that serve `later`, the rest of those that serve `soon`."""
 
     soon_rps: Vector
     later_rps: Vector

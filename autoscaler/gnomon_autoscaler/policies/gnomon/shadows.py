@@ -11,7 +11,7 @@ that make no Shadows or have no room for one have none.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gnomon_autoscaler.policies.asyfunc.lls import (
@@ -25,8 +25,8 @@ from gnomon_autoscaler.policies.asyfunc.lls import (
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, KnowledgeCache
 from gnomon_autoscaler.policies.gnomon.replay import Help
-from gnomon_autoscaler.replica_policy import FreeCapacity
-from gnomon_core.scaling import DestroyShadow, Observation
+from gnomon_autoscaler.replica_policy import DesiredCount, FreeCapacity
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, DestroyShadow, Observation
 from gnomon_core.settings import Settings
 
 
@@ -53,7 +53,7 @@ class Pairs:
 
 
 def help_of(pairs: Pairs, observation: Observation, one_rps: float) -> Help | None:
-    """What Shadows of the ready Bodies would add, on the cores that they have and that are free; None for nothing.
+    """The help of Shadows for the ready Bodies, on the cores that these have and that are free; None for nothing.
 
     `one_rps` is what a Body answers. A Shadow costs as much of a Body as it has of its memory or its cores, whichever is more.
     """
@@ -80,14 +80,33 @@ def help_of(pairs: Pairs, observation: Observation, one_rps: float) -> Help | No
     return Help(sum(gains) / len(ready), one_rps * sum(gains) / len(gains), sum(costs) / len(costs), max(loads_s))
 
 
-def shadows_for(
-    wanted: int | None, pairs: Pairs, observation: Observation, ending: Collection[str], capacity: FreeCapacity
-) -> LayerLevel:
-    """The Shadows that start or end so that the ready Bodies answer as much as `wanted` ones; None ends all of them."""
+def with_shadows(
+    desired: DesiredCount, wanted: int | None, pairs: Pairs, observation: Observation, bodies: Sequence[Action]
+) -> Decision:
+    """The decision with these actions for Bodies, and Shadows so that the ready ones answer as much as `wanted` ones."""
+    level = shadows_for(wanted, pairs, observation, bodies)
+    reason = "; ".join(text for text in (desired.reason, level.reason) if text)
+    # Shadows first: they help sooner, and a refused Body must not delay them.
+    return Decision((*level.released, *level.created, *bodies), reason, desired.count)
+
+
+def shadows_for(wanted: int | None, pairs: Pairs, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
+    """The Shadows that start or end so that the ready Bodies answer as much as `wanted` ones; None ends all of them.
+
+    They take the capacity that the new Bodies among the actions `bodies` leave.
+    """
+    if wanted is None and not observation.shadows:
+        return LayerLevel()
+    ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
+    capacity = FreeCapacity(observation.nodes)
+    memory_bytes = max((body.memory_bytes for body in observation.live), default=0)
+    for action in bodies:
+        if isinstance(action, CreateBody) and action.node is not None:
+            capacity.take(action.node, action.cores, memory_bytes)
     found = pairs.of(observation) if wanted is not None else None
     lost = orphans(observation, ending)
     if wanted is None or found is None:
-        serving = {body.id for body in observation.live} - set(ending)
+        serving = {body.id for body in observation.live} - ending
         own = (shadow for shadow in observation.shadows if shadow.partner in serving)
         return LayerLevel(released=(*lost, *(DestroyShadow(shadow.id) for shadow in own)))
     known, options = found
