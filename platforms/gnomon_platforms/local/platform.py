@@ -77,9 +77,9 @@ class LocalPlatform:
         clock: Clock | None = None,
     ) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
-        self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
-        self._node = LocalNode.this_machine(cores, reserved_cores, self._in_use, lends=lend_cores)
         self._profiles = ProfileFiles(profiles, machine_id)
+        self._recipes = Recipes(state_dir, repository, built, ImageTable(images), self._profiles)
+        self._node = LocalNode.this_machine(cores, reserved_cores, self._in_use, lends=lend_cores)
         self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s

@@ -155,11 +155,14 @@ class Recipe:
 class Recipes:
     """Resolves functions against the image table, what was built here, and the model repository."""
 
-    def __init__(self, state_dir: Path, repository: ModelRepository, built: BuiltImages, images: ImageTable) -> None:
+    def __init__(
+        self, state_dir: Path, repository: ModelRepository, built: BuiltImages, images: ImageTable, profiles: ProfileFiles
+    ) -> None:
         self._hidden = tuple(str(folder) for folder in (state_dir.resolve(), *private_folders()))
         self._repository = repository
         self._built = built
         self._images = images
+        self._profiles = profiles
         # Only root can give a process another user.
         self._users = Users(state_dir) if os.geteuid() == 0 else None
 
@@ -197,20 +200,23 @@ class Recipes:
         layers = {"layers": str(entry.layers)} if entry.layers is not None and engine.has_pieces else {}
         graph = [str(path) for path in engine.files.values()]
         weights_bytes = sum(path.stat().st_size for path in engine.files.values()) or entry.weights.stat().st_size
+        options = {
+            "program": str(entry.program),
+            "weights": str(entry.weights),
+            "weight_mode": spec.settings.weight_mode,
+            **layers,
+            "sha256": dict(entry.sha256),
+            **engine_options(engine),
+        }
+        profile = self._profiles.of(entry.signature, options)
+        overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
         return Recipe(
             "model",
             TORCH.python,
             TORCH.preload,
-            _memory(spec, weights_bytes + MODEL_OVERHEAD_BYTES),
+            _memory(spec, weights_bytes + overhead_bytes),
             readable=(str(entry.program), str(entry.weights), *layers.values(), *graph),
-            options={
-                "program": str(entry.program),
-                "weights": str(entry.weights),
-                "weight_mode": spec.settings.weight_mode,
-                **layers,
-                "sha256": dict(entry.sha256),
-                **engine_options(engine),
-            },
+            options=options,
             environment=environment,
             signature=entry.signature,
             engine=engine,

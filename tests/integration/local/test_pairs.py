@@ -16,6 +16,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.profile_files import LayerFiles
 from tests.integration.local.pairs_running import PAIR, PATIENCE_S, Running, begun, comm, shared_memory
 from tests.waiting import until
@@ -325,6 +326,14 @@ async def test_a_body_that_is_older_than_its_models_profile_has_shadows_by_that(
     with profiled(running, sample_s=0.01, memory_bytes=taken) as measured:
         assert running.platform.profile(running.spec) == measured
         assert (await running.paired(body)).memory_bytes == taken
+
+
+async def test_a_body_reserves_the_memory_that_its_models_profile_has_measured(running: Running) -> None:
+    """Without a profile it is an estimate. What is reserved in excess keeps others out; what is not reserved kills them."""
+    estimated = await running.body()
+    with profiled(running, sample_s=0.01, memory_bytes=MODEL_OVERHEAD_BYTES + (123 << 20)):
+        measured = await running.body()
+    assert measured.memory_bytes == estimated.memory_bytes + (123 << 20)
 
 
 async def test_stop_ends_pairs_as_well(running: Running) -> None:

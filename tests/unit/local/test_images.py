@@ -129,7 +129,7 @@ MODEL = {"gnomon/model": "resnet50@1"}
 def find(request: pytest.FixtureRequest, tmp_path: Path) -> Find:
     """How functions are made, here and on Lambda."""
     if request.param == "local":
-        return local_recipes.Recipes(tmp_path, NoModels(), NothingBuilt(), ImageTable()).find
+        return local_recipes.Recipes(tmp_path, NoModels(), NothingBuilt(), ImageTable(), ProfileFiles(None)).find
     return lambda_recipes.Recipes(
         LambdaOptions("arn:aws:iam::123456789012:role/r"), NoModels(), NothingBuilt(), ImageTable()
     ).find
