@@ -104,8 +104,9 @@ def handler_profile(kept: ResultCache, *, quick: bool) -> Mapping[str, Any]:
 
 def burst_with_and_without_shadows(kept: ResultCache) -> list[dict[str, Any]]:
     """One live burst of the model by `asyfunc`, with its Shadows and without, each once."""
-    asked = argparse.Namespace(model=live.MODEL, max_batch=4, most=2, weight_mode="private")
-    profile = burst.read_profile(live.MODEL)
+    burst.add_and_profile(live.BURST_MODEL)
+    asked = argparse.Namespace(model=live.BURST_MODEL, max_batch=4, most=2, weight_mode="private")
+    profile = burst.read_profile(live.BURST_MODEL)
     slo_s = 2.0 * (profile.whole.at(1, 4) or 0.5)
     load = burst.burst_for(profile, slo_s, asked.max_batch)
     found = []
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     measured = ResultCache("parity-profile", (*LIVE_SOURCES, "benchmarks/parity/profiling.py"))
     profiles: dict[str, Any] = {"handler": handler_profile(measured, quick=options.quick)}
     with_burst = not (options.no_burst or options.quick)
-    if with_burst or any(policy in BY_MODEL for policy in policies):
+    if any(policy in BY_MODEL for policy in policies):
         burst.add_and_profile(live.MODEL)
         profiles["model"] = dict(burst.read_profile(live.MODEL).provenance)
     found = recorded_cells(cells, kept)

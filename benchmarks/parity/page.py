@@ -161,7 +161,7 @@ def _burst(bursts: Sequence[Mapping[str, Any]]) -> str:
     """What Shadows saved, and the table of both runs."""
     with_them, without = bursts
     head = BURST.format(
-        model=live.MODEL,
+        model=live.BURST_MODEL,
         slo_ms=with_them["slo_ms"],
         late_with=with_them["late_in_burst"],
         count_with=with_them["requests_in_burst"],
