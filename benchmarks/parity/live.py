@@ -25,7 +25,7 @@ from gnomon_simulator.replay import Plan, Target, replay_apart
 HANDLER = "parity"
 MODEL = "efficientnet-lite0"
 BURST_MODEL = "torchvision:resnet50"
-"""Of the burst with and without Shadows: the smaller model's tensors would take the gateway more time than a Body takes to compute."""
+"""Of the burst with and without Shadows: the gateway transfers the other model's tensors for longer than a Body computes."""
 STRETCHES = ("calm", "ramp", "bursty")
 STAYS_S = (15.0, 6.0)
 """Mean stays of `bursty` below and at the peak."""
