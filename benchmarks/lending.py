@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import burst, gnomon
 from benchmarks.load import lag_p99_ms
@@ -37,6 +36,7 @@ from benchmarks.parity.live import LEAD_S, MODEL, MemoryWatch
 from benchmarks.policy import switched
 from benchmarks.programs import ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
+from gnomon_core.engines import PROGRAM
 from gnomon_core.profiles import ModelProfile
 from gnomon_simulator.events import stream
 from gnomon_simulator.replay import Plan, replay_apart
@@ -118,7 +118,7 @@ def run(policy: str, load: Load) -> Outcome:
 
 def _deploy(ours: gnomon.Gnomon, name: str, policy: str, load: Load) -> None:
     annotations = {
-        "gnomon/model": load.model, "gnomon/engine": "program", "gnomon/slo-ms": f"{1e3 * load.slo_s:.0f}",
+        "gnomon/model": load.model, "gnomon/engine": PROGRAM, "gnomon/slo-ms": f"{1e3 * load.slo_s:.0f}",
         "gnomon/deadline-ms": f"{4e3 * load.slo_s:.0f}", "gnomon/max-batch": str(MAX_BATCH), "gnomon/max-cores": str(load.cores),
         **POLICIES[policy],
     }  # fmt: skip
@@ -150,18 +150,26 @@ def figures_of(found: Mapping[str, Sequence[Outcome]]) -> list[Figure]:
 
 
 def read_profile(model: str) -> ModelProfile:
-    """The model's profile on all cores of this machine, measured now if there is none."""
+    """The model's profile on the engine `program` and all cores of this machine, measured now if there is none."""
     common = ["--models", str(gnomon.MODELS)]
     subprocess.run([gnomon.COMMAND, "models", "add", model, *common], check=True)
-    if not any(len(_rows(path)) > 1 or os.cpu_count() == 1 for path in burst.profile_files(model)):
-        step(f"{model} has no profile on all cores of this machine yet: measuring, some minutes")
-        subprocess.run([gnomon.COMMAND, "models", "profile", model, *common, "--repeats", "5"], check=True)
-    return burst.read_profile(model)
+    profile = _complete_profile(model)
+    if profile is None:
+        step(f"{model} has no profile of `{PROGRAM}` on all cores of this machine yet: measuring, some minutes")
+        command = [gnomon.COMMAND, "models", "profile", model, *common, "--engine", PROGRAM, "--repeats", "5"]
+        subprocess.run(command, check=True)
+        profile = _complete_profile(model)
+    assert profile is not None
+    return profile
 
 
-def _rows(path: Path) -> Mapping[str, object]:
-    rows: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))["whole_s"]
-    return rows
+def _complete_profile(model: str) -> ModelProfile | None:
+    """The newest profile on the engine that serves here, if it has a row for more than one core."""
+    profiles = [ModelProfile.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in burst.profile_files(model)]
+    complete = [
+        profile for profile in profiles if profile.engine == PROGRAM and (len(profile.whole.seconds) > 1 or os.cpu_count() == 1)
+    ]
+    return complete[-1] if complete else None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
