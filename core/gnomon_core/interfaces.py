@@ -199,9 +199,10 @@ class BatchChannel(Protocol):
     """The channel to one instance, with at most `Instance.concurrency` batches in flight, usually one.
 
     `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
-    None if the instance was lost before it answered. A STREAM_START begins a stream: `stream` gets that frame, each STREAM_DATA
-    and the STREAM_END; `done` is then called with an empty RESULT, or with None if the stream broke off. Without `stream` the
-    parts are joined: `done` gets a RESULT with the whole answer, or with its failure.
+    None if the instance was lost before it answered, or with NOT_TAKEN if it is about to end and answers only what is in flight.
+    A STREAM_START begins a stream: `stream` gets that frame, each STREAM_DATA and the STREAM_END; `done` is then called with an
+    empty RESULT, or with None if the stream broke off. Without `stream` the parts are joined: `done` gets a RESULT with the whole
+    answer, or with its failure.
     """
 
     @property

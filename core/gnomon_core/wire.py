@@ -101,6 +101,10 @@ class Frame:
         return document
 
 
+NOT_TAKEN = Frame(Kind.RESULT)
+"""The end of a batch that a draining channel does not take: its instance got nothing of it, and answers what is in flight."""
+
+
 def read_batch(data: bytes | memoryview) -> Frame:
     """The batch in the body of a request.
 

@@ -6,8 +6,8 @@
         └───── the instance is lost, or the owner closes the channel ────────────────────────────────────────────────▶ CLOSED
 
 Each batch that `run` accepts ends exactly once: with its result, or with None when the instance was lost or the channel closed.
-`done` is called before the owner is notified of the channel's end. A batch for a channel that takes none ends with None, and was
-certainly not received.
+`done` is called before the owner is notified of the channel's end. A batch for a closed channel ends with None, and was certainly
+not received; one for a channel that drains ends with NOT_TAKEN, because those in flight are not lost.
 
 There are two kinds of transport. One connection carries the frames of every batch (`local`), or each batch is an exchange of its
 own, carried by a task (HTTP, a provider, Lambda). Fencing by epoch is the instance's task; only a function that knows nothing of
@@ -25,7 +25,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeAlias
 
-from gnomon_core.wire import Frame, Kind, Member, WireError
+from gnomon_core.wire import NOT_TAKEN, Frame, Kind, Member, WireError
 
 Done: TypeAlias = Callable[[Frame | None], None]
 Stream: TypeAlias = Callable[[Frame], None]
@@ -127,14 +127,23 @@ class Channel(ABC):
 
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
         """Send a batch."""
-        if self._state is State.CLOSED or self._state is State.DRAINING:
+        if self._state is State.CLOSED:
             self.unread = True
             self._loop.call_soon(done, None)
+            return
+        if self._state is State.DRAINING:
+            self.unread = True  # the channel may end before `done` is called
+            self._loop.call_soon(self._refuse, done)
             return
         if len(self._in_flight) >= self.concurrency or frame.batch_id in self._in_flight:
             raise RuntimeError("as many batches are in flight on this channel as its instance executes")
         batch = self._in_flight[frame.batch_id] = Batch(frame.batch_id, frame.epoch, len(frame.members), done, stream)
         self._transmit(batch, frame)
+
+    def _refuse(self, done: Done) -> None:
+        """End a batch that was not taken. From now on the last batch is one in flight, which was received."""
+        self.unread = False
+        done(NOT_TAKEN)
 
     def cancel(self, batch_id: int) -> None:
         """Cancel a batch: no client waits for it. The batch still ends with `done`."""

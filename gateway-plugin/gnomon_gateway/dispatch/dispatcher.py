@@ -304,7 +304,7 @@ class Dispatcher:
         return effects
 
     def batch_refused(self, instance_id: str, batch_id: int, now_s: float) -> Effects:
-        """An instance refused a batch because the queue has a newer owner: its requests wait again.
+        """An instance has not taken a batch, because it is about to end or the queue has a newer owner: its requests wait again.
 
         The policy is not asked, because the newest assignment decides whether this replica still owns the queue.
         """

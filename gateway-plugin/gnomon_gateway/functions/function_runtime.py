@@ -13,7 +13,8 @@ once all of them have taken several times as long as their requests allow, no cl
 A part of a streamed answer resets the limit. A channel that knows its instance's health, such as from the pod's status, replaces
 the canary.
 
-If a channel closes before its batch has ended, the instance is gone. If a stream breaks off, the handler may have aborted
+If a channel closes before its batch has ended, the instance is gone. If it does not take a batch because it drains, as that of a
+pod that terminates, the instance gets no further ones. If a stream breaks off, the handler may have aborted
 instead: a canary request decides. An answer that cannot be written fails only its own request; the other members of the batch are
 answered.
 """
@@ -39,7 +40,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import LoadCounters
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
-from gnomon_core.wire import Frame, Kind, Member
+from gnomon_core.wire import NOT_TAKEN, Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Effects, Send, function_removed, queue_moved
 from gnomon_gateway.dispatch.fleet import Worker
 from gnomon_gateway.dispatch.latency import LiveLatency
@@ -489,6 +490,9 @@ class FunctionRuntime:
 
     def _done(self, batch: Batch, frame: Frame | None) -> None:
         """The batch has its results; None means that the instance's channel closed."""
+        if frame is NOT_TAKEN:
+            self._not_taken(batch)
+            return
         if frame is None and batch.streamed:
             self._background.begin(self._resolve_broken_stream(batch))
             return
@@ -513,6 +517,14 @@ class FunctionRuntime:
         """Return whether the instance executes a retried request, which may have killed it: then its end is no failed start."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return worker is not None and any(request.retried for batch in worker.batches.values() for request in batch.requests)
+
+    def _not_taken(self, batch: Batch) -> None:
+        """The instance is about to end, as its pod was told to: it answers what is in flight, and the batch goes elsewhere."""
+        now_s = time.monotonic()
+        self._execute(self.dispatcher.drain(batch.instance_id, now_s))
+        self._execute(self.dispatcher.batch_refused(batch.instance_id, batch.id, now_s))
+        self._execute(self.dispatcher.reschedule(now_s))
+        self._report_capacity()
 
     def _batch_refused(self, batch: Batch, newest: int) -> None:
         """The instance refused the batch because the queue has a newer owner."""

@@ -18,6 +18,8 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
+from gnomon_platforms.channel import Batch as PendingBatch
+from gnomon_platforms.channel import Channel
 
 
 class Echo:
@@ -259,6 +261,71 @@ async def test_unwritable_part_ends_its_stream_and_not_the_channel() -> None:
     assert (served.runtime.busy, served.runtime.metrics.started) == (False, 1)
     streaming.answer()
     assert served.runtime.in_flight("i2") == 0
+
+
+class Terminating(Channel):
+    """The channel of an instance whose batches end when the test says so."""
+
+    def __init__(self, runtime: FunctionRuntime, name: str) -> None:
+        super().__init__(lambda reason: runtime.instance_gone(name, reason), concurrency=4)
+        self.executing: list[PendingBatch] = []
+        runtime.instance_ready(Instance(name, "fn", 1, "node", 1, 1, InstanceState.READY, 0.0, concurrency=4), self)
+
+    def _transmit(self, batch: PendingBatch, frame: Frame) -> None:
+        batch.result = Frame(Kind.RESULT, frame.batch_id, members=[Member(200, 1, b"", member.body) for member in frame.members])
+        self.executing.append(batch)
+
+    def _release(self) -> None:
+        for batch in self.executing:
+            self._finish(batch, None)
+
+    async def probe(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+    def answer(self) -> None:
+        batch = self.executing.pop()
+        self._finish(batch, batch.result)
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+async def test_instance_that_is_told_to_end_answers_what_it_executes_and_others_the_rest(*, ends_first: bool) -> None:
+    runtime = FunctionRuntime(FunctionKey("fn"), Settings(), Immediate(), LearnedLatency())
+    channel, executing, later = Terminating(runtime, "i1"), Client(), Client()
+
+    def send(client: Client, body: bytes) -> None:
+        now_s = time.monotonic()
+        runtime.submit(Request(runtime.event_lane, now_s, now_s + 30.0, body=body, responder=client))
+
+    send(executing, b"first")
+    await asyncio.sleep(0)
+    channel.drain("its pod is terminating")
+    send(later, b"second")
+    await asyncio.sleep(0)
+    if not ends_first:
+        await asyncio.sleep(0)
+    assert executing.outcomes == later.outcomes == []
+    channel.answer()
+    await asyncio.sleep(0)
+    assert executing.outcomes == [b"first"]
+    other = Terminating(runtime, "i2")
+    other.answer()
+    assert later.outcomes == [b"second"]
+
+
+async def test_request_of_an_instance_that_is_killed_while_it_ends_is_not_executed_again() -> None:
+    runtime = FunctionRuntime(FunctionKey("fn"), Settings(), Immediate(), LearnedLatency())
+    channel, client, now_s = Terminating(runtime, "i1"), Client(), time.monotonic()
+    for body in (b"first", b"second"):
+        runtime.submit(Request(runtime.event_lane, now_s, now_s + 30.0, body=body, responder=client))
+        await asyncio.sleep(0)
+        channel.drain("its pod is terminating")
+    await asyncio.sleep(0)
+    channel.close()
+    runtime.instance_gone("i1", "its pod has failed")
+    assert client.outcomes == ["instance_lost"]
+    other = Terminating(runtime, "i2")
+    assert [bytes(batch.result.members[0].body) for batch in other.executing if batch.result] == [b"second"]
 
 
 async def test_closed_instance_counts_as_ready_until_forgotten(served: Served) -> None:
