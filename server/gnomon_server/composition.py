@@ -48,7 +48,7 @@ from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, Invoke
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.invoker import Invoker
-from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncQueue, RetryRule, read_retry_rule
+from gnomon_gateway.asynchronous.queue import DEFAULT_RULE, AsyncCollector, AsyncQueue, RetryRule, retry_rule_of
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
@@ -394,7 +394,7 @@ def _asynchronous(options: ServeOptions, invoke: Invoke, status: _Status, clock:
 
     def retry_rule(key: FunctionKey) -> RetryRule:
         found = status(key)
-        return read_retry_rule(found.spec.annotations) if found is not None else RetryRule()
+        return retry_rule_of(key, found.spec.annotations) if found is not None else DEFAULT_RULE
 
     callbacks = Callbacks(CallbackHosts(options.callback_hosts), SystemRandom())
     calls = CallStore(options.state / "calls.db")

@@ -34,7 +34,10 @@ CREATE TABLE call (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An asynchronous call without its bodies. `tried` counts finished attempts; `answered`: only the callback is left."""
+    """An asynchronous call without its bodies. `tried` counts finished attempts; `answered`: only the callback is left.
+
+    `body_bytes` is the length of the body that is stored: the request's, or once it is answered that of the answer.
+    """
 
     call_id: str
     function: FunctionKey
@@ -95,10 +98,11 @@ class CallStore:
     async def note_answer(self, call: Call, answer: FunctionAnswer, duration_s: float) -> Call:
         """Store the answer for the callback, and delete the request's body, which is not needed any more."""
         await self._write(
-            "UPDATE call SET status = ?, answer_headers = ?, answer = ?, duration_s = ?, body = x'', tried = 0 WHERE id = ?",
-            (answer.status, json.dumps(list(answer.headers)), answer.body, duration_s, call.id),
+            "UPDATE call SET status = ?, answer_headers = ?, answer = ?, duration_s = ?, body = x'', body_bytes = ?, tried = 0"
+            " WHERE id = ?",
+            (answer.status, json.dumps(list(answer.headers)), answer.body, duration_s, len(answer.body), call.id),
         )
-        return replace(call, answered=True, tried=0)
+        return replace(call, answered=True, tried=0, body_bytes=len(answer.body))
 
     async def finish(self, call: Call) -> None:
         """Delete a finished call."""

@@ -4,9 +4,9 @@
                              ▲                        └─ retry after a back-off ─┐
                              └──────────────────────────────────────────────────┘
 
-The limits count the unfinished calls on disk. A waiting call is in memory without its body, which is read when the call is
-executed. Lanes bound the concurrency per function and per callback host, so that a slow one never delays the others (no
-head-of-line blocking).
+The limits count the unfinished calls on disk, with the answers that wait for their callback. A waiting call is in memory without
+its body, which is read when the call is executed. Lanes bound the concurrency per function and per callback host, so that a slow
+one never delays the others (no head-of-line blocking).
 
 Retries follow OpenFaaS's `com.openfaas.retry.*` annotations. By default only temporary errors of the platform are retried: a 429,
 502, 503 or 504 with `X-OpenFaaS-Internal`. A function's own answer is final, unless its author listed the status.
@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -35,6 +35,7 @@ from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call, CallStore, FunctionAnswer, Invocation, Invoke, answer_of, take_deadline
 
 FAULT_WAIT_S = 10.0
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class AsyncQueue:
         try:
             await (self._call_back(call) if call.answered else self._execute(call))
         except Exception:  # noqa: BLE001 - an accepted call must not be lost to any of them
-            # A disk error or an internal error. The call is still on disk, so it is retried later: at-least-once execution.
+            # A read error or an internal error. The call is still on disk, so it is retried later: at-least-once execution.
             _log.exception("asynchronous call %s of %s failed by an internal error and is retried", call.call_id, call.function)
             self._schedule(call, FAULT_WAIT_S)
 
@@ -165,10 +166,12 @@ class AsyncQueue:
         wait_s = self._retry_rule(call.function).wait_s(answer, call.tried + 1, self._rng)
         if wait_s is not None:
             self.counters.retried += 1
-            self._schedule(await self._store.note_try(call), wait_s)
+            self._schedule(await self._stored(call, partial(self._store.note_try, call)), wait_s)
         elif call.callback_url:
             # Stored before the callback: after a crash only the callback is repeated, not the function.
-            self._schedule(await self._store.note_answer(call, self._bounded(answer), duration_s))
+            answered = await self._stored(call, partial(self._store.note_answer, call, self._bounded(answer), duration_s))
+            self.counters.waiting_bytes += answered.body_bytes - call.body_bytes
+            self._schedule(answered)
         else:
             await self._finish(call)
 
@@ -197,12 +200,29 @@ class AsyncQueue:
         if wait_s is None:
             await self._finish(call)
         else:
-            self._schedule(await self._store.note_try(call), wait_s)
+            self._schedule(await self._stored(call, partial(self._store.note_try, call)), wait_s)
 
     async def _finish(self, call: Call) -> None:
-        await self._store.finish(call)
+        await self._stored(call, partial(self._store.finish, call))
         self.counters.completed += 1
         self._discount(call)
+
+    async def _stored(self, call: Call, write: Callable[[], Awaitable[T]]) -> T:
+        """Store what an attempt has led to, again and again while the disk refuses it: the attempt must not be repeated.
+
+        The call keeps its place in its lane meanwhile, so that no further outcomes come that could not be stored either.
+        """
+        while True:
+            try:
+                return await write()
+            except GnomonError as error:
+                _log.error(
+                    "the outcome of asynchronous call %s of %s cannot be stored and is kept: %s",
+                    call.call_id,
+                    call.function,
+                    error,
+                )
+                await self._clock.sleep(FAULT_WAIT_S)
 
     def _count(self, body_bytes: int) -> None:
         self.counters.waiting += 1
@@ -224,7 +244,9 @@ class AsyncCollector(Collector):
         counters = self._counters
         yield GaugeMetricFamily("gnomon_async_waiting", "Asynchronous calls that are not finished.", counters.waiting)
         yield GaugeMetricFamily(
-            "gnomon_async_waiting_bytes", "Bytes of the bodies of waiting asynchronous calls.", counters.waiting_bytes
+            "gnomon_async_waiting_bytes",
+            "Bytes of the bodies of waiting asynchronous calls, and of answers that wait for their callback.",
+            counters.waiting_bytes,
         )
         calls = CounterMetricFamily("gnomon_async_calls", "Asynchronous calls by event.", labels=("event",))
         for event in ("accepted", "refused", "retried", "completed"):
@@ -356,6 +378,18 @@ def read_retry_rule(annotations: Mapping[str, str]) -> RetryRule:
     if rule.max_wait_s < rule.min_wait_s:
         raise _invalid("max_wait", annotations.get(f"{PREFIX}max_wait", ""), f"at least min_wait, {rule.min_wait_s:g}s")
     return rule
+
+
+def retry_rule_of(function: FunctionKey, annotations: Mapping[str, str]) -> RetryRule:
+    """The rule of a deployed function; the default where it cannot be read, as of functions that no gateway has checked.
+
+    Those of OpenFaaS, or of `kubectl apply`, are served as they are.
+    """
+    try:
+        return read_retry_rule(annotations)
+    except GnomonError as error:
+        _log.warning("%s: asynchronous calls are retried by the default settings: %s", function, error)
+        return DEFAULT_RULE
 
 
 def _read_attempts(text: str) -> int:

@@ -34,7 +34,7 @@ from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
-from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncLimits, AsyncQueue, read_retry_rule
+from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncLimits, AsyncQueue, retry_rule_of
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_gateway.metrics import (
@@ -252,7 +252,7 @@ async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[N
 
 def _rule(functions: MemoryFunctions, key: FunctionKey) -> Any:
     status = functions.status(key)
-    return read_retry_rule(status.spec.annotations if status is not None else {})
+    return retry_rule_of(key, status.spec.annotations if status is not None else {})
 
 
 def _readings(functions: MemoryFunctions) -> list[FunctionReading]:

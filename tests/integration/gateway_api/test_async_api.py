@@ -16,8 +16,10 @@ from aiohttp import web
 from yarl import URL
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.functions import read_deployment
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation, answer_of
 from gnomon_gateway.asynchronous.queue import AsyncLimits
+from gnomon_gateway.functions.service import FunctionStatus
 from tests.waiting import until
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -131,6 +133,16 @@ async def test_after_its_attempts_a_call_is_given_up(start_gateway: Any) -> None
     await until(lambda: gateway.queue.counters.completed == 1)
     assert len(recorder.seen) == 3
     assert gateway.queue.counters.waiting == 0
+
+
+async def test_function_whose_retry_settings_nobody_has_checked_is_executed_once(start_gateway: Any) -> None:
+    recorder = Recorder()
+    gateway = await start_gateway(invoke=recorder)
+    spec = read_deployment({"service": "fn", "image": "i", "annotations": {"com.openfaas.retry.attempts": "many"}})
+    gateway.functions.deployed[spec.key] = FunctionStatus(spec, 0.0)
+    await gateway.call("POST", "/async-function/fn")
+    await until(lambda: gateway.queue.counters.completed == 1)
+    assert len(recorder.seen) == 1
 
 
 async def test_a_full_queue_is_429_by_count_and_by_bytes(start_gateway: Any) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,11 +30,14 @@ class Receiver:
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
         self.statuses = list(statuses)
         self.headers: dict[str, str] = {}
+        self.release = asyncio.Event()
+        self.release.set()
 
     async def handle(self, request: web.Request) -> web.Response:
         self.seen.append(
             (request.path_qs, {name.lower(): value for name, value in request.headers.items()}, await request.read())
         )
+        await self.release.wait()
         status = self.statuses.pop(0) if self.statuses else 200
         return web.Response(status=status, headers=self.headers)
 
@@ -127,6 +132,63 @@ async def test_a_busy_receiver_is_tried_again_without_running_the_function_again
         await send(gateway, f"http://127.0.0.1:{receiver.port}/")
         await until(lambda: gateway.queue.counters.completed == 1)
     assert (len(receiver.seen), len(runs), gateway.callbacks.delivered) == (3, 1, 1)
+
+
+async def test_answers_that_wait_for_their_callback_count_as_what_waits(start_gateway: Any) -> None:
+    async def long(_: Invocation) -> FunctionAnswer:
+        return FunctionAnswer(200, (), bytes(600))
+
+    async with receiving() as receiver:
+        url = f"http://127.0.0.1:{receiver.port}/"
+        limits = AsyncLimits(waiting_bytes=1000)
+        gateway = await start_gateway(invoke=long, callbacks=allowed(f"127.0.0.1:{receiver.port}"), limits=limits)
+        receiver.release.clear()
+        await gateway.deploy("fn")
+        for number in (1, 2):
+            await send(gateway, url)
+            await until(lambda: len(receiver.seen) == number)  # noqa: B023 - awaited within the turn
+        assert gateway.queue.counters.waiting_bytes == 1200
+        status, body = await gateway.call("POST", "/async-function/fn")
+        assert (status, body["error"]["code"]) == (429, "async_queue_full")
+        receiver.release.set()
+        await until(lambda: gateway.queue.counters.completed == 2)
+        assert gateway.queue.counters.waiting_bytes == 0
+        await send(gateway, url)
+        await until(lambda: gateway.queue.counters.completed == 3)
+
+
+async def test_disk_that_refuses_an_outcome_repeats_neither_the_function_nor_the_callback(
+    start_gateway: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gnomon_gateway.asynchronous.queue.FAULT_WAIT_S", 0.001)
+    monkeypatch.setattr("gnomon_gateway.store.BUSY_TIMEOUT_S", 0.01)
+    runs: list[Invocation] = []
+    release = asyncio.Event()
+
+    async def once(invocation: Invocation) -> FunctionAnswer:
+        runs.append(invocation)
+        await release.wait()
+        return FunctionAnswer(200, (), b"")
+
+    async with receiving() as receiver:
+        gateway = await start_gateway(invoke=once, callbacks=allowed(f"127.0.0.1:{receiver.port}"))
+        with closing(sqlite3.connect(tmp_path / "calls.db", isolation_level=None)) as disk:
+
+            async def end_while_nothing_can_be_stored(begun: list[Any], end: asyncio.Event) -> None:
+                await until(lambda: begun)
+                disk.execute("BEGIN IMMEDIATE")
+                caplog.clear()
+                end.set()
+                await until(lambda: "call-1" in caplog.text)
+                disk.execute("ROLLBACK")
+
+            receiver.release.clear()
+            await gateway.deploy("fn")
+            await send(gateway, f"http://127.0.0.1:{receiver.port}/")
+            await end_while_nothing_can_be_stored(runs, release)
+            await end_while_nothing_can_be_stored(receiver.seen, receiver.release)
+            await until(lambda: gateway.queue.counters.completed == 1)
+    assert (len(runs), len(receiver.seen), gateway.callbacks.delivered) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(("statuses", "tries"), [((404,), 1), ((302,), 1), ((500,) * 9, callbacks_module.MAX_TRIES)])
