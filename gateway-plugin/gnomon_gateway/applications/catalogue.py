@@ -27,6 +27,8 @@ _MOST_NAME = 63
 _DIGEST = 8
 _MEMBER = "--"
 _UNFIT = re.compile(r"[^a-z0-9]+")
+_DISTINCT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*@[a-z0-9]+(/[a-z0-9]+)+")
+"""Ids of variants of which no two have the same name for their functions: net-a@1, but not net_a@1 or net@a-1."""
 _OF_ENDPOINT = frozenset({
     "gnomon/model", "gnomon/autoscaler", "gnomon/cores", "gnomon/engine", "gnomon/max-batch",
     "gnomon/precision", "gnomon/accuracy-floor",
@@ -76,9 +78,9 @@ def candidates(model: str, engine: str, endpoint: FunctionSpec, profile: ModelPr
 
 
 def member_name(endpoint: str, variant: str) -> str:
-    """The name of a variant's member function. A long one ends with a digest, so that no two are equal."""
+    """The name of a variant's member function. It ends with a digest where it is long, or another variant might have it."""
     name = endpoint + _MEMBER + _UNFIT.sub("-", variant.lower()).strip("-")
-    if len(name) <= _MOST_NAME:
+    if len(name) <= _MOST_NAME and _DISTINCT.fullmatch(variant):
         return name
     digest = hashlib.sha256(variant.encode()).hexdigest()[:_DIGEST]
     return f"{name[: _MOST_NAME - _DIGEST - 1].rstrip('-')}-{digest}"

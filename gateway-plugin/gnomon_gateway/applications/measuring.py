@@ -20,7 +20,6 @@ from gnomon_core.fleet import Instance
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.metrics import FunctionMetrics
 from gnomon_gateway.queueing.queue import Request
 
 REPEATS = 5
@@ -29,7 +28,7 @@ LIMIT_S = 120.0
 
 
 async def measure(runtime: FunctionRuntime, signature: ModelSignature, sizes: Sequence[int]) -> MeasuredVariant:
-    """Measure a member that no query gets yet.
+    """Measure a member.
 
     Raises:
         GnomonError: it cannot start, or does not answer.
@@ -39,8 +38,6 @@ async def measure(runtime: FunctionRuntime, signature: ModelSignature, sizes: Se
     await _ask(runtime, signature, 1)
     load_s = time.monotonic() - begin_s
     latency_s = {size: median([await _ask(runtime, signature, size) for _ in range(REPEATS)]) for size in sizes}
-    # Clients sent none of these requests.
-    runtime.metrics = FunctionMetrics()
     return MeasuredVariant(isotonic_regression(latency_s), load_s)
 
 

@@ -53,7 +53,7 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.service import FunctionDetail, FunctionService, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_gateway.functions.validation import FunctionInputs
-from gnomon_gateway.metrics import PairMetrics
+from gnomon_gateway.metrics import FunctionMetrics, PairMetrics
 from gnomon_gateway.variants.selection import VariantSelector
 
 NO_ADVICE = WorkerPlan((), (), "")
@@ -393,6 +393,7 @@ class Applications:
         if not is_endpoint(spec) or application_key(spec) != endpoint.key:
             raise _other_kind(spec.key, f"the application {endpoint.key.name}")
         async with self._changing, endpoint.lock:
+            self._require(endpoint)
             self._check_endpoint(spec)
             await asyncio.to_thread(self._store.put_function, StoredFunction(spec, 1, endpoint.created_at))
             endpoint.spec = spec
@@ -406,6 +407,7 @@ class Applications:
             await self._functions.remove(key)
             return
         async with self._changing:
+            self._require(endpoint)
             await self._remove(endpoint)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
@@ -481,6 +483,16 @@ class Applications:
         endpoint.application.measuring = bool(self._models.get(endpoint.key))
         self._manager.directory.add_application(endpoint.application)
         self._reconcile_soon(endpoint.key)
+
+    def _require(self, endpoint: Endpoint) -> None:
+        """Refuse to change an endpoint that another command has removed meanwhile.
+
+        Raises:
+            GnomonError: 404 `function_not_found`.
+
+        """
+        if self._endpoints.get(endpoint.spec.key) is not endpoint:
+            raise unknown_function(endpoint.spec.key)
 
     async def _remove(self, endpoint: Endpoint) -> None:
         async with endpoint.lock:
@@ -645,10 +657,11 @@ class Applications:
                     wanted |= {name for name, member in endpoint.members.items() if member.candidate.model == registered.model}
             for name in endpoint.members.keys() - wanted:
                 member = endpoint.members.pop(name)
-                endpoint.problems.pop(name, None)
                 endpoint.application.metrics.add(member.runtime.metrics)
                 self._publish(endpoint)
                 await self._manager.remove(member.spec.key)
+            for name in endpoint.problems.keys() - endpoint.members.keys() - self._models.get(endpoint.key, {}).keys():
+                del endpoint.problems[name]
             self._publish(endpoint)
         await self._measure_all(endpoint)
         endpoint.attempts.ended(asyncio.get_running_loop().time(), failed=bool(endpoint.problems))
@@ -690,14 +703,21 @@ class Applications:
         return replace(numbers, accuracy=member.accuracy) if numbers.accuracy is None else numbers
 
     def _publish(self, endpoint: Endpoint) -> None:
-        """Let queries get the members that have numbers."""
-        models = self._models.get(endpoint.key, {})
+        """Let queries get the members that have numbers.
+
+        One that had, and is to be measured in larger batches since the endpoint was updated, keeps its former ones until then.
+        """
+        models, served = self._models.get(endpoint.key, {}), endpoint.application.members
         members: list[Member] = []
         for member in endpoint.members.values():
             numbers, registered = self._numbers(endpoint, member), models.get(member.candidate.model)
-            if numbers is not None and registered is not None:
+            if registered is None:
+                continue
+            if numbers is not None:
                 variant = catalogue.variant_of(member.candidate, registered, numbers, endpoint.spec.settings)
                 members.append(Member(variant, member.runtime))
+            elif (former := served.get(member.candidate.id)) is not None and former.runtime is member.runtime:
+                members.append(former)
         endpoint.application.measuring = len(members) < len(endpoint.members) or (not members and bool(models))
         endpoint.application.use(members, _common(members))
 
@@ -708,21 +728,38 @@ class Applications:
                 signature = member.runtime.signature
                 if endpoint.members.get(name) is not member or signature is None or self._numbers(endpoint, member) is not None:
                     continue
+                loads = not member.runtime.ready
                 try:
                     measured = await measure(member.runtime, signature, catalogue.batches(endpoint.spec.settings))
                 except GnomonError as error:
-                    self._report(endpoint, name, str(error))
+                    if endpoint.members.get(name) is member:  # else it has failed because it was removed
+                        self._report(endpoint, name, str(error))
+                        await self._end_unserved(endpoint, member)
                     continue
                 endpoint.problems.pop(name, None)
+                if name not in endpoint.application.members:
+                    member.runtime.metrics = FunctionMetrics()  # clients have sent none of these requests
                 memory = memory_of(self._manager.instances.seen(member.runtime.name))
-                await self._store_measured(endpoint, member, replace(measured, memory_bytes=memory))
+                await self._store_measured(endpoint, member, replace(measured, memory_bytes=memory), loaded=loads)
 
-    async def _store_measured(self, endpoint: Endpoint, member: MemberFunction, measured: MeasuredVariant) -> None:
+    async def _end_unserved(self, endpoint: Endpoint, member: MemberFunction) -> None:
+        """End the instance that a measurement has started. The policy decides only about variants that queries get."""
+        if member.candidate.id not in endpoint.application.members:
+            with suppress(GnomonError):  # the member has been removed
+                await self._manager.scale(member.spec.key, 0)
+
+    async def _store_measured(
+        self, endpoint: Endpoint, member: MemberFunction, measured: MeasuredVariant, *, loaded: bool
+    ) -> None:
+        """Store measurements with the model. With `loaded`, an instance has started for them; else its load time is not new."""
         async with self._changing:
             registered = self._models.get(endpoint.key, {}).get(member.candidate.model)
             if registered is None:
                 return  # removed while it was measured
-            kept = catalogue.joined(registered.variants.get(member.candidate.id), measured) or measured
+            before = registered.variants.get(member.candidate.id)
+            if before is not None and not loaded:
+                measured = replace(measured, load_s=before.load_s)
+            kept = catalogue.joined(before, measured) or measured
             await self._put(replace(registered, variants={**registered.variants, member.candidate.id: kept}))
             self._publish(endpoint)
 
