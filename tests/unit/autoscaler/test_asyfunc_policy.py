@@ -191,6 +191,15 @@ def test_a_profile_that_knows_no_cores_of_ours_is_no_profile() -> None:
     assert line.live == 1
 
 
+def test_bodies_of_cores_that_the_profile_does_not_know_go_where_there_is_no_load() -> None:
+    """Those of a former policy: by their R_max, which is 0, no rate is below it."""
+    two_cores = made_up_profile(HALVES, LATENCY_S, cores=(2,))
+    seen = replace(observed([0.0] * 20, *map(body, "abc"), nodes=[node()]), profile=two_cores)
+    decision, _ = asyfunc(seen.settings).decide(seen, PolicyState())
+    assert decision.desired == 1
+    assert sum(isinstance(action, DestroyBody) for action in decision.actions) == 2
+
+
 def test_asyfunc_minus_scales_no_layers() -> None:
     line = timeline(replace(SETTINGS, autoscaler="asyfunc-"))
     play(line, 60, rps=16.0)

@@ -50,6 +50,13 @@ def test_a_steady_load_gets_what_it_needs_and_little_more() -> None:
     assert "replayed 0.0" in timeline.reason
 
 
+def test_objective_that_no_batch_meets_does_not_call_for_all_the_bodies_there_may_be() -> None:
+    """Every request is late, however many Bodies there are: as many as let a request wait for one batch."""
+    beyond, met = line(replace(SETTINGS, slo_s=0.05)), line(replace(SETTINGS, slo_s=0.2))
+    assert play(beyond, 400.0, rps=20.0) == play(met, 400.0, rps=20.0) < 10
+    assert play(beyond, 400.0, rps=0.0) == 1
+
+
 def test_a_burst_within_the_window_is_remembered_as_a_floor_or_a_reaction() -> None:
     timeline = line()
     play(timeline, 100.0, rps=50.0)

@@ -50,3 +50,8 @@ def test_smaller_batches_serve_more_where_the_largest_leaves_no_time_to_wait() -
     assert served_in_time(latency_s, 8, 1, 0.1, 0.05) > 8 / 0.1 * utilization(8, 1, 0.0, 0.05)
     assert served_in_time(latency_s, 8, 1, 0.3, 0.05) > 40.0
     assert served_in_time(latency_s, 8, 1, 0.01, 0.05) == 0.0
+
+
+def test_objective_beyond_all_others_leaves_no_instance_idle() -> None:
+    """A client may send any number of milliseconds."""
+    assert served_in_time({8: 0.001}, 8, 3, 1.7e305, 0.05) == 3 * 8 / 0.001

@@ -147,6 +147,9 @@ class Bodies:
             ended = scale_in(known, options, observation.live, rates_rps, rate_rps)
             needed = "" if ended else ", but each is needed"
             return max(1, live - len(ended)), f"{text}: below β = {options.beta:g}, {len(ended)} fewer{needed}"
+        if live > 1 and not rate_rps and not rate_max_rps:
+            # Of a former policy: by their R_max of 0 they would stay until there is a load.
+            return 1, f"{text}: no load, and Bodies of cores that the profile does not know"
         return max(1, live), f"{text}: between β = {options.beta:g} and α = {options.alpha:g}, {max(1, live)}"
 
 

@@ -27,7 +27,8 @@ calls for others.
 
 **Inputs.** R is the rate of the smallest batch with about the best throughput, by the model's profile or by the latencies that
 the gateway has learned; without either, Bodies are counted by the requests in the system. The load time is that of the profile
-until starts have been observed.
+until starts have been observed. An objective that a batch alone exceeds counts as the time of two batches: every request is late,
+and further Bodies, as many as there may be, would change nothing.
 """
 
 from __future__ import annotations
@@ -194,12 +195,12 @@ class Bodies:
 
     def _least_is_enough(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> bool:
         """Return whether it takes no replay to see that the least Bodies are enough."""
-        least, wait_s = max(1, observation.settings.scale.min), observation.settings.slo_s - speed.batch_s
+        least, wait_s = max(1, observation.settings.scale.min), _objective_s(observation, speed) - speed.batch_s
         return never_wait_long(self._expected(arrivals), observation.history.bin_s, speed.rate_rps(least), wait_s)
 
     def _rule(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> Rule:
         """The cheapest rule for the arrivals of the last minutes."""
-        history, scale, slo_s = observation.history, observation.settings.scale, observation.settings.slo_s
+        history, scale, slo_s = observation.history, observation.settings.scale, _objective_s(observation, speed)
         least, most = max(1, scale.min), max(1, scale.max)
         expected, wait_s = self._expected(arrivals), slo_s - speed.batch_s
         points = window(_continued(expected, history.bin_s, wait_s), history.bin_s, wait_s)
@@ -279,6 +280,12 @@ class Bodies:
         """The longest queue that requires no more Bodies."""
         wait_s = max(speed.batch_s, observation.settings.slo_s - speed.batch_s)
         return HALF * speed.rate_rps(max(1, len(observation.ready))) * wait_s
+
+
+def _objective_s(observation: Observation, speed: Speed) -> float:
+    """The objective that is replayed; the time of two batches where one alone exceeds the function's own."""
+    slo_s = observation.settings.slo_s
+    return slo_s if slo_s > speed.batch_s else 2 * speed.batch_s
 
 
 def _continued(arrivals: Vector, bin_s: float, for_s: float) -> Vector:

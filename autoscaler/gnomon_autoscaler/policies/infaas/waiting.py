@@ -61,7 +61,10 @@ def utilization(size: int, instances: int, patience: float, late_share: float) -
     low, high = 0.0, 1.0
     if slack > 0.0:
         exponent = -math.log(late_share) / (slack * instances * size)
-        low = exponent / math.expm1(exponent) if exponent < math.log(sys.float_info.max) else 0.0
+        if exponent <= 0.0:
+            low = 1.0  # the objective is so long that the division has no digits left
+        elif exponent < math.log(sys.float_info.max):
+            low = exponent / math.expm1(exponent)
     if patience >= SHORT_WAIT or not _is_in_time(size, instances, patience, max(low, 2.0**-STEPS), late_share):
         return low
     for _ in range(STEPS):
