@@ -269,6 +269,8 @@ _AROUND_BYTES = 64 << 10
 """Room for names, shapes and parameters."""
 _LENGTH_DIGITS = 18
 """The most digits of a length that is converted: `int` of five thousand digits raises ValueError."""
+_NOT_OFFERED = ("classification", "shared_memory_region")
+"""Extensions by which other servers give an output in another form: a client that asks for one would misread the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +390,9 @@ def _outputs(signature: ModelSignature, document: InferDocument) -> dict[str, bo
             raise bad_request(
                 "invalid_request", f"Output {output.name[:100]!r} is unknown or asked for twice; known: {', '.join(known)}."
             )
+        for extension in _NOT_OFFERED:
+            if output.parameters.get(extension):
+                raise bad_request("invalid_request", f"Output {output.name} has the parameter {extension}, which is not offered.")
         wanted[output.name] = output.parameters.get("binary_data", default) is True
     return wanted
 

@@ -158,6 +158,8 @@ def test_bfloat_is_rounded_to_nearest() -> None:
         ({"inputs": [X | {"parameters": {"binary_data_size": 16}}, N]}, "both"),
         ({"inputs": [X, N], "outputs": [{"name": "z"}]}, "'z' is unknown"),
         ({"inputs": [X, N], "outputs": [{"name": "y"}, {"name": "y"}]}, "twice"),
+        ({"inputs": [X, N], "outputs": [{"name": "y", "parameters": {"classification": 3}}]}, "classification, which is not"),
+        ({"inputs": [X, N], "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "shared_memory_region"),
     ],
 )
 def test_input_outside_the_signature_is_refused_with_the_reason(document: dict[str, Any], message: str) -> None:
