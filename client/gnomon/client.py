@@ -1,8 +1,8 @@
 """The client: applications over HTTP, by the standard library alone.
 
-Inputs are nested lists or numpy arrays of samples, or the bytes of an image. Arrays are sent in binary and answered as arrays;
-nested lists are sent as JSON and answered as nested lists. One client may be used by several threads, each with a connection of
-its own.
+Inputs are nested lists or numpy arrays of samples, or the bytes of an image. Arrays, and lists of arrays, are sent in binary and
+answered as arrays; nested lists are sent as JSON and answered as nested lists. One client may be used by several threads and by
+forks of the process, each with a connection of its own.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ URL_VARIABLE = "OPENFAAS_URL"
 TIMEOUT_S = 60.0
 MEASURED_WITHIN_S = 300.0
 """The longest wait of `register_model` for the measurement of a model's variants."""
-VALIDATED_AT_ONCE = 16
-"""Samples of the validation set in one request."""
+VALIDATED_AT_ONCE = 8
+"""Samples of the validation set in one request: as many as a gateway takes of any model, however large its inputs are."""
 _EVERY_S = 0.1
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -151,7 +151,7 @@ class Client:
         try:
             self._wait_measured(app, registered.model)
             return self._validate(app, registered, samples, labels)
-        except GnomonError:
+        except BaseException:
             if registered.model not in before:
                 self._call("DELETE", _model_path(app, registered.model), b"", {})
             raise
@@ -252,7 +252,12 @@ class Client:
         headers = {"Content-Type": "application/octet-stream" if binary else "application/json"}
         if binary:
             headers[_HEADER_LENGTH] = str(len(head))
-        answer = self._call("POST", f"/v2/models/{quote(app, safe='')}/infer", head + b"".join(binary), headers)
+        try:
+            answer = self._call("POST", f"/v2/models/{quote(app, safe='')}/infer", head + b"".join(binary), headers)
+        except GnomonError as error:
+            if error.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND):
+                self._inputs.pop(app, None)  # the application may have models with other inputs by now
+            raise
         return Answer(_outputs(answer), *_chosen(answer))
 
     def _accuracy(self, app: str, variant: str, samples: Any, labels: Sequence[int]) -> float:
@@ -302,6 +307,9 @@ class Client:
             address = f"{self._host}:{self._port}" if self._port else self._host
             hint = f"Start it with `gnomon serve`, or name another one by {URL_VARIABLE}."
             raise GnomonError(503, "gateway_unreachable", f"{address} cannot be reached: {error}.", hint) from error
+        except BaseException:
+            self._close()  # interrupted: the answer that is still to come must not be that of the next request
+            raise
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             raise _refusal(answer)
         return answer
@@ -309,6 +317,8 @@ class Client:
     def _send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> _Response:
         """Send a request, once more on a new connection where the gateway has closed the one that was kept."""
         kept: _Kept | None = getattr(self._kept, "kept", None)
+        if kept is not None and kept.process != os.getpid():
+            kept = None  # this process is a fork: the connection's answers are those of the process that has opened it
         connection = kept.connection if kept is not None else self._connect()
         try:
             connection.request(method, self._path + path, body, {**self._headers, **headers})
@@ -335,6 +345,7 @@ class _Kept:
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.connection = connection
+        self.process = os.getpid()
 
     def __del__(self) -> None:
         self.connection.close()
@@ -488,19 +499,29 @@ def _tensor(spec: Mapping[str, Any], samples: Any, binary: list[bytes]) -> dict[
     """An input of an infer request; that of an array is appended to `binary`."""
     tensor: dict[str, Any] = {"name": spec["name"], "datatype": spec["datatype"]}
     dtype = NUMPY_TYPES.get(spec["datatype"])
-    if dtype is not None and hasattr(samples, "astype"):
-        try:
-            data = samples.astype(dtype).tobytes()
-        except (TypeError, ValueError) as error:
-            raise bad_request("invalid_inputs", f"{spec['name']}: {error}.", f"Give numbers, as {spec['datatype']}.") from None
-        binary.append(data)
-        return tensor | {"shape": list(samples.shape), "parameters": {"binary_data_size": len(data)}}
     shape: list[int] = []
     inner = samples
     while isinstance(inner, Sequence) and not isinstance(inner, str | bytes):
         shape.append(len(inner))
         inner = inner[0] if inner else None
-    return tensor | {"shape": shape, "data": samples}
+    if not hasattr(inner, "astype"):
+        return tensor | {"shape": shape, "data": samples}
+    import numpy as np  # noqa: PLC0415 - whoever sends arrays, or lists of them, has it
+
+    try:
+        given = np.asarray(samples)
+        if dtype is None:  # numpy has no BF16
+            return tensor | {"shape": list(given.shape), "data": given.tolist()}
+        with np.errstate(invalid="ignore"):
+            values = given.astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise bad_request("invalid_inputs", f"{spec['name']}: {error}.", f"Give numbers, as {spec['datatype']}.") from None
+    # numpy wraps a whole number that is out of range and cuts a fraction off.
+    if values.dtype.kind != "f" and (values != given).any():
+        raise bad_request("invalid_inputs", f"{spec['name']}: the values do not fit {spec['datatype']}.", "Round or scale them.")
+    data = values.tobytes()
+    binary.append(data)
+    return tensor | {"shape": list(values.shape), "parameters": {"binary_data_size": len(data)}}
 
 
 def _outputs(answer: _Response) -> dict[str, Any]:
@@ -515,7 +536,9 @@ def _outputs(answer: _Response) -> dict[str, Any]:
             continue
         import numpy as np  # noqa: PLC0415 - whoever sends arrays has it
 
-        data = np.frombuffer(answer.body[offset : offset + size], NUMPY_TYPES[output["datatype"]])
+        raw, dtype = answer.body[offset : offset + size], NUMPY_TYPES.get(output["datatype"])
+        # BF16, which numpy does not have, is the upper half of FP32.
+        data = np.frombuffer(raw, dtype) if dtype else (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
         found[output["name"]] = data.reshape(output["shape"])
         offset += size
     return found

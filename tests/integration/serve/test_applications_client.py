@@ -21,6 +21,8 @@ from tests.refusals import refused
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 FEATURES, CLASSES = 6, 4
+WIDE = 150_000
+"""Numbers of a sample of which a gateway takes thirteen at once."""
 
 
 class Scaled(torch.nn.Module):
@@ -34,12 +36,23 @@ class Scaled(torch.nn.Module):
         return values[:, :CLASSES] * self.weights
 
 
+TABLE = torch.nn.Sequential(
+    torch.nn.Embedding.from_pretrained(torch.arange(10.0 * CLASSES).reshape(10, CLASSES)), torch.nn.Flatten()
+)
+"""Scores by the number of a row in a table, which has 0, 1, 2, 3 in its first row, 4, 5, 6, 7 in the next, …"""
+
+
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     models = tmp_path_factory.mktemp("models")
-    for name, weights in (("resnet50", [1.0, 1.0, 1.0, 1.0]), ("mobilenet", [1.0, 1.0, 1.0, 0.0])):
-        files = capture(Scaled(weights).eval(), (torch.ones(2, FEATURES),), Description(name, "1", "", {}, ("values",)))
-        DirectoryRepository(models).put(name, "1", files)
+    ones = [1.0] * CLASSES
+    for name, model, samples, given in (
+        ("resnet50", Scaled(ones), torch.ones(2, FEATURES), "values"),
+        ("mobilenet", Scaled([1.0, 1.0, 1.0, 0.0]), torch.ones(2, FEATURES), "values"),
+        ("wide", Scaled(ones), torch.ones(2, WIDE), "pixels"),
+        ("table", TABLE, torch.ones(2, 1, dtype=torch.int64), "codes"),
+    ):
+        DirectoryRepository(models).put(name, "1", capture(model.eval(), (samples,), Description(name, "1", "", {}, (given,))))
     with started(tmp_path_factory.mktemp("serve") / "state", "--models", str(models)) as gateway:
         yield gateway
 
@@ -69,6 +82,42 @@ def test_validation_set_gives_each_variant_the_accuracy_that_it_shows(client: gn
     assert answer.variant.startswith("resnet50@1/")
     assert isinstance(answer.output, np.ndarray)
     np.testing.assert_allclose(answer.output, samples[:3, :CLASSES], rtol=1e-6)
+
+
+def test_validation_set_of_large_samples_is_sent_in_requests_that_a_gateway_takes(client: gnomon.Client) -> None:
+    samples = np.zeros((20, WIDE), np.float32)
+    samples[np.arange(20), np.arange(20) % CLASSES] = 1.0
+    labels = (np.arange(20) % CLASSES).tolist()
+    assert client.register_model("wide", app="photos", validation=(samples, labels)).accuracy == 1.0
+
+
+def test_list_of_arrays_and_list_of_numbers_of_numpy_are_samples_as_an_array_is(client: gnomon.Client) -> None:
+    client.register_model("resnet50", app="listed", accuracy=0.7)
+    samples = np.arange(2.0 * FEATURES, dtype=np.float32).reshape(2, FEATURES)
+    for same in (list(samples), [list(row) for row in samples]):
+        output = client.inference_query(same, app="listed").output
+        np.testing.assert_allclose(output, samples[:, :CLASSES])
+    with refused(400, "invalid_inputs", message="values"):
+        client.inference_query([samples[0], samples[0, :3]], app="listed")
+
+
+def test_array_whose_numbers_would_be_changed_is_refused(client: gnomon.Client) -> None:
+    client.register_model("table", app="codes", accuracy=0.7)
+    assert client.inference_query(np.array([[2.0]]), app="codes").output.tolist() == [[8.0, 9.0, 10.0, 11.0]]
+    for wrong in ([[2.5]], [[np.nan]], [[1e30]]):
+        with refused(400, "invalid_inputs", message="do not fit INT64"):
+            client.inference_query(np.array(wrong), app="codes")
+
+
+def test_client_follows_when_its_application_has_other_inputs(serving: Serving, client: gnomon.Client) -> None:
+    client.register_model("resnet50", app="moved", accuracy=0.7)
+    assert client.inference_query([[0.0] * FEATURES], app="moved").variant
+    other = gnomon.Client(serving.url)
+    assert command(serving, "remove", "moved").returncode == 0
+    other.register_model("table", app="moved", accuracy=0.7)
+    with refused(400, message="the model takes codes"):
+        client.inference_query([[0.0] * FEATURES], app="moved")
+    assert client.inference_query([[2]], app="moved").output == [[8.0, 9.0, 10.0, 11.0]]
 
 
 def test_refusals_of_the_gateway_are_errors_with_their_reason(client: gnomon.Client) -> None:
@@ -116,6 +165,8 @@ def test_model_that_cannot_be_validated_does_not_stay_registered(client: gnomon.
     for model in ("resnet50", "mobilenet"):
         with refused(400, "http_400", message="the model takes"):
             client.register_model(model, app="half", validation=of_other_shape)
+    with pytest.raises(TypeError, match="JSON"):
+        client.register_model("mobilenet", app="half", validation=([[object()] * FEATURES], [0]))
     assert [(one.model, one.accuracy) for one in client.model_info("half").models] == [("resnet50@1", 0.7)]
 
 
