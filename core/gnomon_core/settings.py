@@ -136,6 +136,11 @@ class ScaleSettings:
     factor: int = 10
     down_window_s: float = 0.0
 
+    @property
+    def least(self) -> int:
+        """The fewest instances of a function that is not scaled to zero."""
+        return max(1, self.min)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

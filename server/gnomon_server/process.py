@@ -20,6 +20,7 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
+from gnomon_platforms.local.capacity import available_memory_bytes
 
 MEMORY_BYTES = 1_500_000_000
 DISK_BYTES = 500_000_000
@@ -201,7 +202,7 @@ def lock_state(state: Path) -> BinaryIO:
 
 def memory_is_short() -> str:
     """A warning if less memory is free than a model and its libraries take; else empty."""
-    available = _available_memory_bytes()
+    available = available_memory_bytes()
     if available is None or available >= MEMORY_BYTES:
         return ""
     return f"{available / 1e9:.1f} GB of memory are free, and a model with torch takes up to {MEMORY_BYTES / 1e9:.1f} GB."
@@ -237,11 +238,3 @@ def allow_open_files() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _available_memory_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -28,7 +28,7 @@ class Fixed:
     default_scheduler: str = "immediate"
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        count = max(1, observation.settings.scale.min)
+        count = observation.settings.scale.least
         return DesiredCount(count, f"fixed at {count}")
 
 

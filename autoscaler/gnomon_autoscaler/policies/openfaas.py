@@ -60,7 +60,7 @@ class CommunityRule:
 
     def _alert(self, observation: Observation, memory: Memory) -> DesiredCount:
         scale = observation.settings.scale
-        lowest = max(1, scale.min)
+        lowest = scale.least
         rate_rps = observation.history.rate_rps(observation.history.successes, WINDOW_S)
         reason = f"{rate_rps:.2f} successes/s in {WINDOW_S:g} s"
         count = count_in(memory, "count")

@@ -23,15 +23,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from gnomon_core.core_arbiter import CoreArbiter
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Node
 from gnomon_core.units import many
-
-NO_LIMIT_BYTES = 1 << 60
-"""Larger numbers mean that a control group sets no bound."""
+from gnomon_platforms.local.capacity import memory_for_instances, quota_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,8 @@ class LocalNode:
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         if cores is not None and cores < len(cpus):
             cpus = cpus[:cores]
-        given = cores or min(len(cpus), _quota_cores() or len(cpus))
-        return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores, lends=lends, in_use=in_use)
+        given = cores or min(len(cpus), quota_cores() or len(cpus))
+        return LocalNode(cpus, given, memory_for_instances(), reserved_cores=reserved_cores, lends=lends, in_use=in_use)
 
     @property
     def unallocated_cores(self) -> float:
@@ -212,28 +209,3 @@ def no_capacity(node: Node, cores: float, memory_bytes: int) -> GnomonError:
         f"{many(node.free_cores + node.reserve_cores, 'core')} and {node.free_memory_bytes / 2**20:.0f} MiB free.",
         "Scale something down, ask for less (requests.cpu, gnomon/cores), or let the node give away more (--cores).",
     )
-
-
-def _quota_cores() -> int | None:
-    """Whole cores that the control group's CPU quota allows; None without a quota."""
-    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/unified/cpu.max"):
-        # "QUOTA PERIOD" in microseconds, or "max PERIOD".
-        words = _read(path).split()
-        if words and words[0] != "max":
-            return max(1, int(words[0]) // int(words[1]))
-    quota = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
-    period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
-    return max(1, int(quota) // int(period)) if quota and int(quota) > 0 else None
-
-
-def _memory_bytes() -> int:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    bounds = [_read(path).strip() for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    return min([total, *(int(bound) for bound in bounds if bound.isdigit() and int(bound) < NO_LIMIT_BYTES)])
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError:
-        return ""

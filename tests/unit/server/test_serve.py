@@ -189,7 +189,7 @@ async def test_only_what_capturing_gives_is_captured(
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_available_memory_bytes", lambda: 300_000_000)
+    monkeypatch.setattr(process, "available_memory_bytes", lambda: 300_000_000)
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -206,7 +206,7 @@ def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short: bool
 ) -> None:
     if not short:
-        monkeypatch.setattr(process, "_available_memory_bytes", lambda: 8_000_000_000)
+        monkeypatch.setattr(process, "available_memory_bytes", lambda: 8_000_000_000)
     made: dict[str, Any] = {}
     monkeypatch.setattr(machine, "LocalPlatform", lambda *_, **options: made.update(options))
     options = SimpleNamespace(

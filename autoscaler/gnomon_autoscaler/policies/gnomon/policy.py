@@ -195,13 +195,13 @@ class Bodies:
 
     def _least_is_enough(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> bool:
         """Return whether it takes no replay to see that the least Bodies are enough."""
-        least, wait_s = max(1, observation.settings.scale.min), _objective_s(observation, speed) - speed.batch_s
+        least, wait_s = observation.settings.scale.least, _objective_s(observation, speed) - speed.batch_s
         return never_wait_long(self._expected(arrivals), observation.history.bin_s, speed.rate_rps(least), wait_s)
 
     def _rule(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> Rule:
         """The cheapest rule for the arrivals of the last minutes."""
         history, scale, slo_s = observation.history, observation.settings.scale, _objective_s(observation, speed)
-        least, most = max(1, scale.min), max(1, scale.max)
+        least, most = scale.least, max(1, scale.max)
         expected, wait_s = self._expected(arrivals), slo_s - speed.batch_s
         points = window(_continued(expected, history.bin_s, wait_s), history.bin_s, wait_s)
         return cheapest(
@@ -315,7 +315,7 @@ def wanted_by(rule: Rule, history: History, speed: Speed) -> int:
 
 
 def _least_rule(observation: Observation) -> Rule:
-    least = max(1, observation.settings.scale.min)
+    least = observation.settings.scale.least
     return Rule(least, 0.0, 0.0, 0.0, float(least))
 
 
