@@ -43,7 +43,7 @@ HANDLER = Path(str(gnomon_runtime.__file__)).parents[2] / "shadow"
 """The Shadow function, in the source tree."""
 TOKEN = "a-token-of-the-shadow"
 START_S = 60.0
-TIMEOUT_S = 30.0
+TIMEOUT_S = 100.0
 PACKAGES = {package.__name__: str(Path(str(package.__file__)).parent) for package in (gnomon_core, gnomon_runtime)}
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **FOR_LIBRARIES}
 
