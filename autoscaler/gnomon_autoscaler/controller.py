@@ -35,7 +35,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -254,14 +254,23 @@ def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> 
 
 def _log_record(function: str, record: DecisionRecord) -> None:
     """Format a decision as one line: function, actions, policy and reason; the error if the reason does not state it."""
-    actions = "; ".join(_action_text(action) for action in record.actions) or "no change"
+    actions = _actions_text(record.actions) or "no change"
     error = f"; {record.error}" if record.error and record.error not in record.reason else ""
     level = logging.WARNING if record.error else logging.INFO
     log.log(level, "%s: %s, by policy %s: %s%s", function, actions, record.policy, record.reason, error)
 
 
-def _action_text(action: Action) -> str:
-    fields = [name for name in action_to_json(action) if name != "action"]
+def _actions_text(actions: Sequence[Action]) -> str:
+    """Format a decision's actions. Those that differ in nothing but the node are counted: a burst creates a hundred Bodies."""
+    alike: dict[str, list[str]] = {}
+    for action in actions:
+        alike.setdefault(_action_text(action, without="node"), []).append(_action_text(action))
+    counted = [(len(texts), texts[0] if len(set(texts)) == 1 else text) for text, texts in alike.items()]
+    return "; ".join(text if count == 1 else f"{count} × {text}" for count, text in counted)
+
+
+def _action_text(action: Action, without: str = "") -> str:
+    fields = [name for name in action_to_json(action) if name not in ("action", without)]
     return f"{type(action).__name__}({', '.join(f'{name}={getattr(action, name)}' for name in fields)})"
 
 

@@ -180,7 +180,16 @@ async def test_changes_are_logged_once_with_their_reason(caplog: pytest.LogCaptu
     lines = [record.getMessage() for record in caplog.records if record.name == "gnomon.autoscaler"]
     assert len(lines) == 1
     assert "at least 2 (scale.min)" in lines[0]
-    assert "CreateBody(cores=1, node=node-1)" in lines[0]
+    assert "2 × CreateBody(cores=1, node=node-1)" in lines[0]
+
+
+def test_log_line_counts_actions_that_differ_in_nothing_but_the_node(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gnomon.autoscaler")
+    bodies = tuple(CreateBody(2, f"node-{number}") for number in range(40))
+    DecisionLog(FUNCTION).add(0.0, "od", Decision((*bodies, CreateBody(1, "node-7"), DestroyBody("echo-1")), "a burst"))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{FUNCTION}: 40 × CreateBody(cores=2); CreateBody(cores=1, node=node-7); DestroyBody(id=echo-1), by policy od: a burst"
+    ]
 
 
 async def test_log_line_of_a_failed_policy_states_the_error_once(caplog: pytest.LogCaptureFixture) -> None:
