@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.variant_scaling import of_random
+from benchmarks.variant_scaling import of_architectures, of_random
+from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.exact import solve
-from gnomon_autoscaler.policies.infaas.greedy import GreedyState, cover, decide, printed
+from gnomon_autoscaler.policies.infaas.greedy import GreedyState, cover, decide, mixes, printed
 from gnomon_autoscaler.policies.infaas.problem import ROUNDING, Options, Problem
 from gnomon_core.variant_scaling import ApplicationObservation, VariantMember
 
@@ -111,3 +112,32 @@ def carried_out(observation: ApplicationObservation, instances: object, starts: 
         del begun[wanted:]
         members.append(replace(member, running=wanted))
     return replace(observation, members=tuple(members))
+
+
+@pytest.mark.parametrize("steps", [1, 10, 100, 1000])
+def test_bound_of_a_search_that_ends_early_is_below_the_cheapest_mix(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(60):
+        problem = Problem(of_random(random.Random(number), 1, running_before=False, dearer=None), Options())
+        monkeypatch.setattr(greedy, "STEPS", 1_000_000)
+        least, complete = mixes(problem, 0, problem.accepted[0], {}, 0.0)
+        monkeypatch.setattr(greedy, "STEPS", steps)
+        bound, found = mixes(problem, 0, problem.accepted[0], {}, 0.0)
+        assert bound <= least * (1 + ROUNDING)
+        assert all(total >= least * (1 - ROUNDING) for total, _ in found)
+        assert complete
+        assert complete[0][0] == pytest.approx(least)
+
+
+def test_plan_of_searches_that_end_early_is_as_near_to_the_cheapest_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Architectures that compete for resources, whose searches end after few steps or when they are complete."""
+    for seed in range(6):
+        observation = of_architectures(8, seed, tight=True)
+        problem = Problem(observation, Options())
+        running_cost = problem.cost_per_s(problem.running)
+        monkeypatch.setattr(greedy, "STEPS", 1_000_000)
+        complete = solve(observation)
+        monkeypatch.setattr(greedy, "STEPS", 40)
+        early = solve(observation)
+        assert early.gap is not None
+        assert (1 - early.gap) * (early.objective + running_cost) <= (complete.objective + running_cost) * (1 + ROUNDING)
+        assert early.shortfall_rps == pytest.approx(complete.shortfall_rps)

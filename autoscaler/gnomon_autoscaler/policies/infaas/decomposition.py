@@ -32,7 +32,7 @@ MOST_MIXES = 60
 
 
 def solve_apart(problem: Problem, kept: Sequence[int]) -> tuple[list[int], float] | None:
-    """The instances and the gap; None where demands share variants, resources do not suffice, or a search takes too long."""
+    """The instances and the gap; None where demands share variants, resources do not suffice, or a search finds nothing."""
     if not problem.capacity or min(problem.capacity.values()) <= 0.0 or any(len(problem.serves[member]) > 1 for member in kept):
         return None
     demands = [index for index, need in enumerate(problem.needs_rps) if need > 0.0]
@@ -70,7 +70,7 @@ class _Columns:
         self._bound = 0.0
 
     def generate(self) -> tuple[Vector | None, float]:
-        """The prices of the resources with the best bound, and that bound; no prices where a search takes too long."""
+        """The prices of the resources with the best bound, and that bound; no prices where a search finds nothing."""
         gap = self._problem.options.proven_gap / 4.0
         best, bound = None, -math.inf
         prices = np.zeros(len(self._kinds))
@@ -85,14 +85,14 @@ class _Columns:
         return best, bound
 
     def add(self, prices: Vector, distance: float, most: int) -> bool:
-        """Add the mixes near each demand's cheapest at these prices; whether that took few enough steps."""
+        """Add the mixes near each demand's cheapest at these prices; whether each demand has one."""
         by_kind = {kind: price / self._problem.capacity[kind] for kind, price in zip(self._kinds, prices.tolist(), strict=True)}
         self._bound = -float(prices.sum())
         for block, (demand, accepted) in enumerate(zip(self._demands, self._accepted, strict=True)):
-            new_mixes = mixes(self._problem, demand, accepted, by_kind, distance)
+            bound, new_mixes = mixes(self._problem, demand, accepted, by_kind, distance)
             if not new_mixes and not distance:
                 return False
-            self._bound += new_mixes[0][0] if new_mixes else 0.0
+            self._bound += bound
             for _, mix in new_mixes[:most]:
                 self._append(block, mix)
         return True

@@ -156,10 +156,11 @@ def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> Inst
 
 def mixes(
     problem: Problem, demand: int, accepted: Sequence[int], prices: Mapping[str, float], distance: float
-) -> list[tuple[float, Instances]]:
-    """The mixes for a demand whose cost at these prices of resources is within a distance of the least, the cheapest first.
+) -> tuple[float, list[tuple[float, Instances]]]:
+    """A bound of the least cost of a demand at these prices of resources, and the mixes within a distance of it, by cost.
 
-    After too many steps some are missing at a distance, and without one there are none.
+    The bound is the cost of the first mix, unless the search ends after too many steps: then some mixes may be missing, and the
+    bound is the least that any of those can cost.
     """
     offers = _Cover(problem, [], 0.0).offers((demand,), accepted, prices)
     need = problem.needs_rps[demand]
@@ -184,10 +185,10 @@ def mixes(
                 (offer_index + 1, need_left - count * offer.rate, spent + count * offer.price, (*mix, (offer_index, count)))
                 for count in range(int(min(offer.limit, closing - 1)) + 1)
             ]
-    if stack and not distance:
-        return []
     near = sorted(priced_mix for priced_mix in complete if priced_mix[0] <= best + distance)
-    return [(total, _mixed([(offers[offer_index], count) for offer_index, count in mix])) for total, mix in near]
+    bound = min((spent + need_left * offers[offer_index].unit for offer_index, need_left, spent, _ in stack), default=best)
+    found = [(total, _mixed([(offers[offer_index], count) for offer_index, count in mix])) for total, mix in near]
+    return min(best, bound), found
 
 
 def _mixed(mix: Mix) -> Instances:
