@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -45,13 +45,20 @@ _OTHER_COMMAS = 4096
 """The most commas outside of data: in names, shapes and parameters."""
 
 
+_Dimension: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Bounded, because a product of dimensions is part of messages, and Python writes no number of more than 4300 digits."""
+_Scalar: TypeAlias = str | int | float | bool | None
+_Parameters: TypeAlias = dict[str, _Scalar | list[_Scalar] | dict[str, _Scalar]]
+"""The protocol has scalars only. MLServer's clients send one level more; what is nested deeper could not be written again."""
+
+
 class InputDocument(msgspec.Struct):
     """A tensor in a request: `data` holds its numbers, or `binary_data_size` bytes follow the document."""
 
     name: str
-    shape: list[int]
+    shape: list[_Dimension]
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
     data: Any = None
 
 
@@ -59,7 +66,7 @@ class OutputDocument(msgspec.Struct):
     """An output that the client wants."""
 
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
 
 
 class InferDocument(msgspec.Struct):
@@ -67,7 +74,7 @@ class InferDocument(msgspec.Struct):
 
     inputs: list[InputDocument]
     id: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: _Parameters = {}
     outputs: list[OutputDocument] | None = None
 
 
@@ -150,7 +157,9 @@ def read_tensors(
         if tensor.data is not None:
             raise _invalid(f"{tensor.name} has both data and binary_data_size.")
         if type(size) is not int or size != samples * spec.sample_bytes:
-            raise _invalid(f"{tensor.name} has binary_data_size {size}; its shape takes {samples * spec.sample_bytes} bytes.")
+            raise _invalid(
+                f"{tensor.name} has binary_data_size {str(size)[:_MANY]}; its shape takes {samples * spec.sample_bytes} bytes."
+            )
         parts[tensor.name] = binary[offset : offset + size]
         offset += size
     if offset != len(binary):

@@ -70,7 +70,8 @@ TENSORS: dict[str, tuple[dict[str, Any], str]] = {
     "a million axes": (tensor(shape=[1] * 100_000), "the model takes"),
     "a negative axis": (tensor(shape=[-1, *SHAPE]), "the model takes"),
     "no samples": (tensor(shape=[0, *SHAPE]), "the model takes"),
-    "more samples than there are atoms": (tensor(shape=[1 << 70, *SHAPE]), "binary_data_size"),
+    "more samples than there are atoms": (tensor(shape=[1 << 70, *SHAPE]), "shape"),
+    "samples with as many digits as Python writes": (tensor(shape=[10**4300 - 1, *SHAPE]), "shape"),
     "a fraction of a sample": (tensor(shape=[1.5, *SHAPE]), "shape"),
     "a true sample": (tensor(shape=[True, *SHAPE]), "shape"),
     "a shape of texts": (tensor(shape=["1", "3", "224", "224"]), "shape"),
@@ -117,6 +118,9 @@ DOCUMENTS: dict[str, bytes] = {
     "an unknown output": json.dumps({"inputs": [tensor()], "outputs": [{"name": "x" * 10_000}]}).encode(),
     "an id that is a number": json.dumps({"inputs": [tensor()], "id": 5}).encode(),
     "depth": b"[" * 100_000,
+    "depth in the parameters": json.dumps({"inputs": [tensor()], "parameters": {"a": "DEPTH"}})
+    .encode()
+    .replace(b'"DEPTH"', b"[" * 900 + b"]" * 900),
     "depth in the data": json.dumps({"inputs": [in_json("DEPTH")]}).encode().replace(b'"DEPTH"', b"[" * 50_000 + b"]" * 50_000),
     "a number beyond all": json.dumps({"inputs": [in_json("MUCH")]}).encode().replace(b'"MUCH"', b"[1e999999]"),
 }  # fmt: skip

@@ -171,6 +171,22 @@ def test_invalid_infer_request_is_refused(body: bytes) -> None:
     assert refused(body).code == "invalid_request"
 
 
+def test_dimension_of_as_many_digits_as_python_reads_is_refused() -> None:
+    """The bytes that such a shape takes have more digits than Python writes into a message."""
+    shape = [10**4300 - 1, 2]
+    in_binary, in_json = tensor("x", "FP32", shape, binary_data_size=16), tensor("x", "FP32", shape, [1.0])
+    assert "shape" in refused({"inputs": [in_binary, N]}, binary=bytes(16)).message
+    assert "shape" in refused({"inputs": [in_json, N]}).message
+
+
+def test_parameters_may_be_nested_once() -> None:
+    """As MLServer's clients send them. Deeper ones ended the process that reads large documents, which could not write them."""
+    headers = {"content_type": "np", "headers": {"a": "b"}, "list": [1, 2.5, True, None]}
+    assert read({"inputs": [X | {"parameters": headers}, N], "parameters": headers}).parameters == headers
+    deep = json.loads("[" * 900 + "]" * 900)
+    assert refused({"inputs": [X, N], "parameters": {"deep": deep}}).code == "invalid_request"
+
+
 FAR = b"65e200, " * 65
 """Numbers that are read by Python's json, as NaN is."""
 
