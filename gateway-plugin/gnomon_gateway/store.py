@@ -62,6 +62,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._lock = threading.Lock()
         self._watchers: list[Callable[[FunctionKey], None]] = []
         self._connection = open_database(path, _SCHEMA + _MODELS, SCHEMA_VERSION, _UPGRADES)
@@ -178,10 +179,12 @@ class SqliteStore:
                 return self._connection.execute(statement, values).rowcount
             except sqlite3.OperationalError as error:
                 raise store_failed(error) from error
+            except sqlite3.DatabaseError as error:
+                raise _damaged(self._path, error) from error
 
     def _query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+            return read_rows(self._connection, self._path, statement, values)
 
 
 def _read_function(namespace: str, name: str, version: int, created_at: float, document: str) -> StoredFunction | None:
@@ -230,7 +233,20 @@ def open_database(path: Path, schema: str, version: int, upgrades: Mapping[int, 
     return connection
 
 
-def store_failed(error: sqlite3.OperationalError) -> GnomonError:
+def read_rows(connection: sqlite3.Connection, path: Path, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a query.
+
+    Raises:
+        GnomonError: 500 `store_unreadable`, where the file's pages are damaged.
+
+    """
+    try:
+        return connection.execute(statement, values).fetchall()
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, error) from error
+
+
+def store_failed(error: sqlite3.Error) -> GnomonError:
     """507 for a write that the disk refused."""
     return GnomonError(507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder.")
 
@@ -252,6 +268,11 @@ def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: i
         raise _unreadable(path, f"it has schema {found}, this version reads {version}")
 
 
-def _unreadable(path: Path, reason: str) -> GnomonError:
-    hint = "Use the version of Gnomon that wrote it, or another --state folder."
+def _unreadable(
+    path: Path, reason: str, hint: str = "Use the version of Gnomon that wrote it, or another --state folder."
+) -> GnomonError:
     return GnomonError(500, "store_unreadable", f"{path} cannot be used: {reason}.", hint)
+
+
+def _damaged(path: Path, error: sqlite3.Error) -> GnomonError:
+    return _unreadable(path, str(error), "Restore the file from a backup, or use another --state folder.")

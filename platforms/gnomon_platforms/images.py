@@ -147,11 +147,18 @@ def bare_name(image: str) -> str:
 def _read(file: Path) -> list[ImageEntry]:
     try:
         document: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return [_entry(row) for row in document["images"]]
-    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        return [_entry(row) for row in _rows(document)]
+    except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
         raise bad_request(
             "invalid_images", f"The image table {file} cannot be read: {error}.", f"{BUILT_IN} shows its form."
         ) from None
+
+
+def _rows(document: Any) -> list[Any]:
+    rows = document.get("images") if isinstance(document, dict) else None
+    if not isinstance(rows, list):
+        raise TypeError("it has no list `images`")
+    return rows
 
 
 def _entry(row: Any) -> ImageEntry:
@@ -161,4 +168,7 @@ def _entry(row: Any) -> ImageEntry:
         raise ValueError(f"the kind of {row['match']!r} must be one of {', '.join(KINDS)}")
     if left := row.keys() - {"match", "kind", "environment"}:
         raise ValueError(f"{row['match']!r} has unknown keys {', '.join(sorted(left))}")
-    return ImageEntry(row["match"], row["kind"], {name: str(value) for name, value in (row.get("environment") or {}).items()})
+    environment = row.get("environment") or {}
+    if not isinstance(environment, dict):
+        raise TypeError(f"the environment of {row['match']!r} is not written as NAME: VALUE")
+    return ImageEntry(row["match"], row["kind"], {str(name): str(value) for name, value in environment.items()})

@@ -35,12 +35,15 @@ class SavedScalingState:
             self._autoscaler.import_state(json.loads(self._file.read_bytes()))
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             _LOG.warning("the scaling state %s cannot be read: the autoscaler starts without it", self._file)
 
     def save(self) -> None:
-        """Save the current state."""
-        replace_file(self._file, json.dumps(self._autoscaler.export_state()), durable=False)
+        """Save the current state, if the disk takes it: the end of the gateway must go on."""
+        try:
+            replace_file(self._file, json.dumps(self._autoscaler.export_state()), durable=False)
+        except OSError as error:
+            _LOG.warning("the scaling state cannot be saved in %s: %s", self._file, error)
 
 
 class ScalingStateTransfer:

@@ -264,6 +264,22 @@ class TestSqliteStore(FunctionStoreContract):
         assert "bad.openfaas-fn cannot be read" in caplog.text
         self.close(store)
 
+    def test_damaged_pages_are_reported_with_the_file(self, path: Path) -> None:
+        store = self.open(path)
+        for number in range(100):
+            store.put_function(stored(f"f{number}", envVars={"FILLER": "x" * 1000}))
+        self.close(store)
+        data = bytearray(path.read_bytes())
+        for page in range(4096, len(data), 4096):
+            data[page : page + 64] = b"\xff" * 64
+        path.write_bytes(data)
+        store = self.open(path)
+        with refused(500, "store_unreadable", message=str(path), hint="backup"):
+            store.functions()
+        with refused(500, "store_unreadable", message=str(path), hint="backup"):
+            store.put_function(stored("new"))
+        self.close(store)
+
     def test_a_disk_that_is_full_is_an_error_and_the_old_value_stays(self, store: FunctionStore) -> None:
         store.put_secret(FunctionKey("token"), b"old")
         store._connection.execute("PRAGMA max_page_count = 12")  # type: ignore[attr-defined]

@@ -32,6 +32,10 @@ from gnomon_core.units import parse_duration_s
 from gnomon_core.wire import Frame, Kind, Member, same_for_all
 
 READ_BYTES = 64 * 1024
+MOST_OUTPUT_BYTES = 512 << 20
+"""As the largest body of a request. A program that prints without end would take all memory until its time is over."""
+OVERRAN = (408, "Killed process.")
+"""As the watchdog answers for a program that takes longer than `exec_timeout`."""
 DEFAULT_DESTINATION = "https://google.com"
 """Where theaxer/redirector sends a request when it is told nothing else."""
 
@@ -79,14 +83,17 @@ def request_environment(request: Request) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Run:
-    """A running process: the input that is still to be written to it, and its output."""
+    """A running process: the input that is still to be written to it, and its output.
+
+    `refusal` is the status and the reason that it was killed with.
+    """
 
     process: subprocess.Popen[bytes]
     started_s: float
     rest: memoryview
     output: bytearray = field(default_factory=bytearray)
     errors: bytearray = field(default_factory=bytearray)
-    overran: bool = False
+    refusal: tuple[int, str] | None = None
 
 
 class ProcessApplication:
@@ -156,35 +163,39 @@ class ProcessApplication:
                 _register(selector, run.process.stdout, selectors.EVENT_READ, run)
                 _register(selector, run.process.stderr, selectors.EVENT_READ, run)
             while selector.get_map():
-                timeout_s = min((self._left_s(run) for run in runs if not run.overran), default=math.inf)
+                timeout_s = min((self._left_s(run) for run in runs if run.refusal is None), default=math.inf)
                 for key, _ in selector.select(None if timeout_s == math.inf else timeout_s):
                     _advance(selector, key)
                 for run in runs:
-                    if not run.overran and self._left_s(run) == 0:
-                        self._kill(run)
+                    if run.refusal is None and self._left_s(run) == 0:
+                        self._kill(run, OVERRAN)
+                    if run.refusal is None and len(run.output) + len(run.errors) > MOST_OUTPUT_BYTES:
+                        self._kill(run, (500, f"The output has more than {MOST_OUTPUT_BYTES} bytes."))
         for run in runs:
             # The process may have closed its output and still be running.
             try:
                 run.process.wait(None if self._timeout_s == 0 else self._left_s(run) + 0.01)
             except subprocess.TimeoutExpired:
-                self._kill(run)
+                self._kill(run, OVERRAN)
                 run.process.wait()
 
     def _left_s(self, run: Run) -> float:
         return max(0.0, run.started_s + self._timeout_s - time.monotonic()) if self._timeout_s else math.inf
 
-    def _kill(self, run: Run) -> None:
+    def _kill(self, run: Run, refusal: tuple[int, str]) -> None:
         """End a process with everything that it started and that may hold its output open."""
         log(f"Killing process: {' '.join(self._command)}")
-        run.overran = True
+        run.refusal = refusal
+        run.output.clear()
+        del run.errors[:-READ_BYTES]
         os.killpg(run.process.pid, signal.SIGKILL)
 
     def _answer(self, request: Request, run: Run) -> Member:
         duration_s = time.monotonic() - run.started_s
         if run.errors:
             log(f"stderr: {run.errors.decode(errors='replace')}")
-        if run.overran:
-            return _failed(408, "Killed process.")
+        if run.refusal is not None:
+            return _failed(*run.refusal)
         status = run.process.returncode
         if status != 0:
             reason = f"exit status {status}" if status > 0 else f"signal: {-status}"

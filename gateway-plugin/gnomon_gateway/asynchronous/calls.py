@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.http.headers import DEADLINE_HEADER, read_deadline_s
-from gnomon_gateway.store import open_database
+from gnomon_gateway.store import open_database, read_rows, store_failed
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -56,6 +56,7 @@ class CallStore:
     """The file of calls. Coroutines return when their change is on disk."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)
         # Reads and commits run in threads; a SQLite connection may be used by one thread at a time.
         self._lock = threading.Lock()
@@ -129,7 +130,7 @@ class CallStore:
     async def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         def read() -> list[tuple[Any, ...]]:
             with self._lock:
-                return self._connection.execute(statement, values).fetchall()
+                return read_rows(self._connection, self._path, statement, values)
 
         return await asyncio.to_thread(read)
 
@@ -148,7 +149,7 @@ class CallStore:
                 try:
                     results = await asyncio.to_thread(self._commit, group)
                 except sqlite3.Error as error:
-                    _settle(group, [_failed(error)] * len(group))
+                    _settle(group, [store_failed(error)] * len(group))
                 else:
                     _settle(group, results)
         finally:
@@ -176,10 +177,6 @@ def _settle(group: Sequence[tuple[str, object, asyncio.Future[int]]], results: S
             written.set_exception(result)
         else:
             written.set_result(result)
-
-
-def _failed(error: sqlite3.Error) -> GnomonError:
-    return GnomonError(507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder.")
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:

@@ -118,7 +118,7 @@ class Acceptor:
         self._opening: set[asyncio.Task[Any]] = set()
         self._next: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopped = self._failing = False
         self._family = int(listener.family)
         listener.settimeout(0.0)
 
@@ -160,12 +160,15 @@ class Acceptor:
         except ConnectionError:  # the client reset it while it waited in the queue
             return True
         except OSError as error:
-            _LOG.warning("cannot accept connections, retrying in %g s: %s", _RETRY_S, error)
+            if not self._failing:  # once, however long it lasts: a flood would fill the disk with lines
+                _LOG.warning("cannot accept connections, retrying every %g s: %s", _RETRY_S, error)
+            self._failing = True
             if not self._stopped:
                 # The listener stays readable: without a pause the event loop would spin on it.
                 self._loop.remove_reader(self._listener.fileno())
                 self._retry = self._loop.call_later(_RETRY_S, self.start)
             return False
+        self._failing = False
         sent, disconnected = sent_and_disconnected(descriptor)
         # Closed before a socket object or a protocol exists: in a flood of dead connections this is the only cost.
         if disconnected:

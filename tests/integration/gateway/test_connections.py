@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +82,43 @@ async def test_many_that_connect_at_once_are_served_in_a_few_turns_of_the_loop(g
         assert turns < len(clients), "a connection is accepted per turn, or fewer"
     for client in clients:
         client.close()
+
+
+async def test_lack_of_file_descriptors_is_logged_once_and_clients_are_served_when_there_are_some(
+    gateway: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptor, "_RETRY_S", 0.001)
+    await gateway.deploy()
+    accept = socket.socket._accept  # type: ignore[attr-defined]
+    tried = 0
+
+    def counted(listener: socket.socket) -> Any:
+        nonlocal tried
+        tried += 1
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "_accept", counted)
+    with connected(gateway, post("/function/f", b"x")), no_more_descriptors():
+        await until(lambda: tried > 5)
+        assert caplog.text.count("cannot accept connections") == 1
+    assert (await gateway.call("/function/f", b"x")).status == 200
+
+
+@contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """Every number below the limit is taken, as where many clients have connected."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()), hard))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(("waited_s", "order"), [(0.0, [b"1", b"2", b"3"]), (0.2, [b"3", b"2", b"1"])])

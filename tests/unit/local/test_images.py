@@ -63,7 +63,9 @@ def test_a_users_own_rows_come_first_and_may_set_variables(tmp_path: Path) -> No
         ("images: [{match: a, kind: docker}]", "one of process, redirect, model"),
         ("images: [{match: a, kind: process, port: 1}]", "unknown keys port"),
         ("images: [{kind: process}]", "needs a match"),
-        ("- a", "cannot be read"),
+        ("images: [{match: a, kind: process, environment: [A=b]}]", "is not written as NAME: VALUE"),
+        ("- a", "no list `images`"),
+        ("images:", "no list `images`"),
         ("images: [", "cannot be read"),
     ],
 )

@@ -16,14 +16,15 @@ from gnomon_core.wire import Frame, Kind, Member, encode
 from gnomon_platforms.local.instances import BURST_LINES, KEPT_LINES, MAX_LINE_BYTES, InstanceContext, LocalInstance, LogPipe
 from gnomon_platforms.local.pairs import LocalShadow
 from gnomon_platforms.testing import Recorder
+from gnomon_runtime import process
 from gnomon_runtime.process import ProcessApplication, RedirectApplication
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 META = b"PATCH\n/a/b\nx=1&y=2\nhost: example.org\ncontent-type: application/json\nx-my-header: one\nx-my-header: two\n"
 
 
-def run(process: str, *bodies: bytes, meta: bytes = META, **environment: str) -> list[Member]:
-    launch = Launch("process", "f.ns", "f-1", environment={"PATH": PATH, "fprocess": process, **environment})
+def run(program: str, *bodies: bytes, meta: bytes = META, **environment: str) -> list[Member]:
+    launch = Launch("process", "f.ns", "f-1", environment={"PATH": PATH, "fprocess": program, **environment})
     batch = Frame(Kind.BATCH, 9, members=[Member(0, 1, meta, body) for body in bodies])
     result = ProcessApplication(launch).run(batch)
     assert (result.kind, result.batch_id) == (Kind.RESULT, 9)
@@ -124,6 +125,13 @@ def test_slow_program_is_killed_with_its_children(script: bytes) -> None:
     [member] = run("sh", script, exec_timeout="200ms")
     assert time.monotonic() - began_s < 20
     assert member.code == 408
+
+
+def test_program_that_prints_without_end_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MOST_OUTPUT_BYTES", 1 << 20)
+    for script in (b"yes", b"yes & sleep 600"):
+        [member] = run("sh", script)
+        assert (member.code, bytes(member.body)) == (500, b"The output has more than 1048576 bytes.\n")
 
 
 def test_the_error_output_is_part_of_the_answer_unless_it_goes_to_the_log(capfd: pytest.CaptureFixture[str]) -> None:

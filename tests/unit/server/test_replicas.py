@@ -70,6 +70,20 @@ async def test_unserialisable_state_of_one_function_spares_the_others(tmp_path: 
     assert last.desired("b.ns") == 3
 
 
+def test_scaling_state_that_the_disk_refuses_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, last = process()
+    SavedScalingState(last, tmp_path / "gone").save()
+    assert "cannot be saved" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["[]", '{"version": 1, "saved_at": 0, "clock_s": 0, "functions": []}'])
+def test_scaling_state_of_another_form_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
+    (tmp_path / "autoscaler.json").write_text(content)
+    _, successor = process()
+    SavedScalingState(successor, tmp_path).restore()
+    assert "cannot be read" in caplog.text
+
+
 class Gateway:
     """A gateway on the state folder of an earlier one. No policy ever answers it."""
 
