@@ -20,6 +20,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_files import check_name
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
@@ -39,25 +40,26 @@ def ensure_model(
     weights: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
     own_process: bool = True,
+    processes: ChildProcesses | None = None,
 ) -> ModelEntry:
     """The repository's entry of a catalog model, captured first if it is not there.
 
-    One that was captured without its layer blocks gets them. Blocks for seconds when it captures. `progress` gets a line for each
-    step.
+    One that was captured without its layer blocks gets them. Blocks for seconds when it captures, in one of `processes`.
+    `progress` gets a line for each step.
 
     Raises:
         GnomonError: 404 for a name the catalog does not have; 400 for weights of a model that has its own; 409 `model_exists` for
-            other weights than this version has; 422 for a model that cannot be captured.
+            other weights than this version has; 422 for a model that cannot be captured; 503 `stopping`.
 
     """
     opened = _opened(repository)
     found = _existing(opened, f"{name}@{version}")
     if found is not None and weights is None:
-        return found if found.layers else _completed(opened, found, progress)
+        return found if found.layers else _completed(opened, found, progress, processes)
     if not in_catalog(name):
         raise not_in_catalog(name)
     request = CaptureRequest(name, weights=str(weights or ""))
-    files = (capture_elsewhere if own_process else capture_here)(request, progress)
+    files = capture_elsewhere(request, progress, processes) if own_process else capture_here(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
     return opened.put(name, version, files)
 
@@ -171,14 +173,16 @@ def _existing(repository: ModelRepository, reference: str) -> ModelEntry | None:
         raise
 
 
-def _completed(repository: ModelRepository, entry: ModelEntry, progress: Callable[[str], None]) -> ModelEntry:
+def _completed(
+    repository: ModelRepository, entry: ModelEntry, progress: Callable[[str], None], processes: ChildProcesses | None
+) -> ModelEntry:
     """The entry with its layer blocks; as it is where they cannot be found, since it serves without them."""
     files = {PROGRAM: entry.program.read_bytes(), WEIGHTS: entry.weights.read_bytes()}
     with tempfile.TemporaryDirectory(prefix="gnomon-layers-") as folder:
         for file, data in files.items():
             (Path(folder) / file).write_bytes(data)
         try:
-            found = capture_elsewhere(CaptureRequest(entry.name, captured=folder), progress)
+            found = capture_elsewhere(CaptureRequest(entry.name, captured=folder), progress, processes)
         except GnomonError as error:
             progress(f"{entry.name}: has no layer blocks: {error.message}")
             return entry

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import parse_program
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog
@@ -71,18 +72,21 @@ def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -
     return files
 
 
-def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: None) -> dict[str, bytes]:
-    """The files of an entry, captured in a separate process.
+def capture_elsewhere(
+    request: CaptureRequest, progress: Progress = lambda _: None, processes: ChildProcesses | None = None
+) -> dict[str, bytes]:
+    """The files of an entry, captured in a separate process, one of `processes`.
 
     Raises:
-        GnomonError: that process's, or 422 `capture_failed` with its last words.
+        GnomonError: that process's, or 422 `capture_failed` with its last words; 503 `stopping`.
 
     """
+    processes = processes or ChildProcesses()
     with tempfile.TemporaryDirectory(prefix="gnomon-capture-") as directory:
         command = [sys.executable, "-m", "gnomon_profiler", json.dumps(asdict(request)), directory]
         error: GnomonError | None = None
         noise: list[str] = []
-        with subprocess.Popen(
+        with processes.running(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
         ) as process:
             assert process.stdout is not None
@@ -94,6 +98,7 @@ def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: No
                     progress(text)
                 else:
                     noise.append(text)
+        processes.raise_if_ended()
         if error is not None:
             raise error
         if process.returncode != 0:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -53,6 +54,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.packaging import how_to_install
 from gnomon_core.program import parse_program
+from gnomon_profiler.child_processes import ChildProcesses, stopping
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.measuring.session import MeasuringProcess, this_machine
 from gnomon_profiler.repository import PROGRAM as PROGRAM_FILE
@@ -85,18 +87,20 @@ def add_engines(
     *,
     precisions: Iterable[str] = (FP32,),
     background: bool = False,
+    processes: ChildProcesses | None = None,
 ) -> ModelEntry:
     """The entry with its engines, converted and measured now unless its report has them already.
 
     `engines` are all that are installed unless some are named. Without any there is nothing to do. Precisions besides fp32 are
     added to the report that there is, and all are measured again. So are accuracies, once the entry has a validation set. In the
-    `background` the CPU is left to what serves.
+    `background` the CPU is left to what serves. The work is done by `processes`.
 
     Raises:
         GnomonError: 400 for an unknown engine or precision, 501 `engine_missing` for an engine that is not installed, 422 for
-            samples or a validation set that cannot be used.
+            samples or a validation set that cannot be used; 503 `stopping`.
 
     """
+    processes = processes or ChildProcesses()
     chosen = _checked(tuple(engines)) or installed_engines()
     if not chosen:
         return entry
@@ -111,9 +115,9 @@ def add_engines(
         reasons = (
             {} if report is None else {name: report.result(name).reason for name in known if not _can_be_measured(entry, name)}
         )
-        reasons |= convert(entry, sorted(wanted - known), folder, progress, background=background)
+        reasons |= convert(entry, sorted(wanted - known), folder, progress, background=background, processes=processes)
         arithmetic = {BF16: BF16, INT8: _arithmetic_of_int8(entry, report)}
-        report = measure(entry, folder, reasons, progress, background=background, names=wanted)
+        report = measure(entry, folder, reasons, progress, background=background, names=wanted, processes=processes)
         report = replace(
             report,
             engines={
@@ -186,7 +190,13 @@ def _checked(engines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def convert(
-    entry: ModelEntry, engines: Iterable[str], folder: Path, progress: Progress, *, background: bool = False
+    entry: ModelEntry,
+    engines: Iterable[str],
+    folder: Path,
+    progress: Progress,
+    *,
+    background: bool = False,
+    processes: ChildProcesses | None = None,
 ) -> dict[str, str]:
     """Write the graphs into a folder, which a process of its own does. Returns the reason of each engine that has none.
 
@@ -211,13 +221,7 @@ def convert(
     }
     command = [sys.executable, "-m", "gnomon_profiler.engines", json.dumps(order), str(folder)]
     progress(f"{label}: converting for {', '.join(wanted)}")
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=CONVERSION_TIMEOUT_S, check=False
-        )
-        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    except subprocess.TimeoutExpired:
-        last = f"it took longer than {CONVERSION_TIMEOUT_S:.0f} s"
+    last = _conversion(processes or ChildProcesses(), command)
     outcome = folder / _OUTCOME
     if not outcome.is_file():
         return reasons | dict.fromkeys(wanted, f"the conversion ended early: {last[:300]}")
@@ -228,6 +232,27 @@ def convert(
     return reasons
 
 
+def _conversion(processes: ChildProcesses, command: Sequence[str]) -> str:
+    """The last line of a conversion's errors, or how it ended.
+
+    Raises:
+        GnomonError: 503 `stopping`, where it was told to end: that says nothing about the model.
+
+    """
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with processes.running(command, **pipes, text=True, errors="replace") as process:
+        try:
+            _, errors = process.communicate(timeout=CONVERSION_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return f"it took longer than {CONVERSION_TIMEOUT_S:.0f} s"
+    processes.raise_if_ended()
+    if process.returncode == -signal.SIGTERM:  # as a service manager sends it to every process of a service
+        raise stopping()
+    lines: list[str] = errors.strip().splitlines()
+    return lines[-1] if lines else f"status {process.returncode}"
+
+
 def measure(
     entry: ModelEntry,
     folder: Path,
@@ -236,6 +261,7 @@ def measure(
     *,
     background: bool = False,
     names: Iterable[str] = (),
+    processes: ChildProcesses | None = None,
 ) -> EngineReport:
     """Compare each graph in a folder or in the entry with the program and time all in turn, on one core.
 
@@ -254,7 +280,7 @@ def measure(
     samples = sample_set(entry.signature, entry.files) if narrow and classes_of(entry.signature) else None
     validation = entry.files.get(VALIDATION)
     machine = this_machine()
-    with MeasuringProcess(background=background) as process:
+    with MeasuringProcess(background=background, processes=processes) as process:
         order = {
             "measure": "engines",
             "program": str(entry.program),

@@ -35,7 +35,7 @@ from gnomon_gateway.api.access import BasicAuth, Guard, host_rule, read_basic_au
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.application_port import HOST, ApplicationPort
 from gnomon_gateway.api.batches import BatchRoute
-from gnomon_gateway.api.builds import build_routes, payload_secret
+from gnomon_gateway.api.builds import BuildRoutes, payload_secret
 from gnomon_gateway.api.control import Control, this_version
 from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.api.models import ModelRoutes
@@ -225,6 +225,8 @@ class Gnomon:
         if self.application_port is not None:
             await self.application_port.stop()
         self._stopping = True
+        # What takes minutes and answers no request to a function: builds, and captures of models.
+        await self._builds.end()
         self._backend.leave()
         if self._replicas is None:
             self._app.draining = True
@@ -312,11 +314,13 @@ class Gnomon:
             provided=self._backend.provided,
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: functions.status(key) is not None, utc_now_s)
-        build = build_routes(self._builder, payload_secret(payload_secret_file(self.options.state)))
+        self._builds = BuildRoutes(self._builder, payload_secret(payload_secret_file(self.options.state)))
         models = ModelRoutes(self._repository, self.options.state / UPLOADS, max_bytes=self.options.max_model_bytes)
         hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
         self._guard = Guard(hosts, self._auth, function_users() if self._backend.isolates_users else range(0))
-        application = control_application(control, self._guard, counters, [asynchronous.handlers(), models.handlers(), *build])
+        application = control_application(
+            control, self._guard, counters, [asynchronous.handlers(), models.handlers(), *self._builds.routes()]
+        )
         return GatewayApp(
             self.manager.directory,
             application,

@@ -6,6 +6,8 @@ Both keep functions in SQLite and capture models of the catalog on demand.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
@@ -15,6 +17,7 @@ from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_profiler.add import VERSION, ensure_model
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.measuring.session import this_machine
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.names import in_catalog
@@ -34,6 +37,9 @@ class StoredHere(Backend):
 
     async def fetch_model(self, reference: str) -> None:
         await self._models.fetch(reference)
+
+    def leave(self) -> None:
+        self._models.end()
 
     async def end(self) -> None:
         if self._redis is not None:
@@ -77,6 +83,10 @@ class LambdaBackend(StoredHere):
         self.platform = LambdaPlatform(options.aws, repository, built, images=options.images, profiles=profiles, clock=clock)
 
 
+MOST_CAPTURES = 2
+"""Concurrent captures: each takes a core, and a gigabyte or more."""
+
+
 class ModelFetcher:
     """Brings the models that functions name to this machine; deployments that name the same model wait for one capture.
 
@@ -86,20 +96,27 @@ class ModelFetcher:
 
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
+        self._processes = ChildProcesses()
+        self._threads = ThreadPoolExecutor(MOST_CAPTURES, "capture")
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def fetch(self, reference: str) -> None:
         """Wait until the model is on this machine. Returns at once if it cannot be fetched or captured.
 
         Raises:
-            GnomonError: 422 for a model that cannot be captured.
+            GnomonError: 422 for a model that cannot be captured; 503 `stopping`, after `end`.
 
         """
         name, _, version = reference.partition("@")
         async with self._locks.setdefault(name, asyncio.Lock()):
             # The catalog has one version of each model: half a minute of capturing would not produce the requested one.
             if not await asyncio.to_thread(self._is_there, reference) and in_catalog(name) and version in ("", VERSION):
-                await asyncio.to_thread(ensure_model, self._repository, name)
+                capture = partial(ensure_model, self._repository, name, processes=self._processes)
+                await asyncio.get_running_loop().run_in_executor(self._threads, capture)
+
+    def end(self) -> None:
+        """End the captures under way, and begin none."""
+        self._processes.end()
 
     def _is_there(self, reference: str) -> bool:
         try:

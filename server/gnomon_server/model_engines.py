@@ -8,7 +8,8 @@ The layer program serves meanwhile. All models are converted before the first is
 priority; progress is in the function's log and in the description of the application. A model that was converted, with or without
 success, has a report and is not converted again, unless a function asks for a precision that the report lacks, or the model has
 got a validation set since. A profile that was measured while something else used the machine is not kept,
-and measured again when the server starts the next time or `gnomon models profile` is used.
+and measured again when the server starts the next time or `gnomon models profile` is used. A server that stops ends its
+conversion or measurement at once; it begins anew after the next start.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gnomon_core.profiles import profile_name
 from gnomon_gateway.applications.service import Applications
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.engines import add_engines, installed_engines
 from gnomon_profiler.measuring.profiling import ProfileOptions, profile_model, subject_of
 from gnomon_profiler.measuring.session import this_machine
@@ -49,7 +51,7 @@ class Use:
 
 
 class ModelEngines:
-    """The conversions of one server. `trigger` after each change of a function or application; `run` until cancelled."""
+    """The conversions of one server. `trigger` after each change of a function or application; `run` once, until cancelled."""
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class ModelEngines:
         self._repository, self._store, self._manager, self._logs = repository, store, manager, logs
         self._profiles = ProfileStore(profiles)
         self._changed = asyncio.Event()
+        self._processes = ChildProcesses()
         self._failed: set[str] = set()
         self._profiled: set[tuple[str, str, str, float]] = set()
         """Models, engines, precisions and accuracy floors that were profiled, or tried, by this process."""
@@ -78,6 +81,12 @@ class ModelEngines:
         if not installed_engines():
             return
         self._changed.set()
+        try:
+            await self._follow()
+        finally:
+            self._processes.end()
+
+    async def _follow(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -151,7 +160,7 @@ class ModelEngines:
                 cores, BATCHES, REPEATS, tries=1, engine=engine, precision=precision, floor=floor, most_spread=MOST_SPREAD
             )
             progress(f"{subject.label}: profiling on {len(cores)} cores")
-            profile_model(entry, self._profiles, options, lambda _: None)
+            profile_model(entry, self._profiles, options, lambda _: None, processes=self._processes)
             progress(f"{subject.label}: profiled")
         except GnomonError as error:
             if error.code != "engine_not_offered":
@@ -164,7 +173,9 @@ class ModelEngines:
             entry = self._repository.get(model)
         except GnomonError:
             return False  # the function is refused or reported elsewhere
-        converted = add_engines(self._repository, entry, progress=progress, precisions=precisions, background=True)
+        converted = add_engines(
+            self._repository, entry, progress=progress, precisions=precisions, background=True, processes=self._processes
+        )
         return converted.sha256.get(REPORT) != entry.sha256.get(REPORT)
 
     def _tell(self, model: str, use: Use, line: str) -> None:

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -27,6 +28,9 @@ DISK_BYTES = 500_000_000
 OPEN_FILES = 1 << 16
 LARGE_BLOCK_BYTES = 4 << 20
 _MMAP_THRESHOLD = -3  # malloc.h
+WORKER_THREADS = 32
+"""Threads for calls that block: on files, SQLite, buckets. asyncio has six on two cores, and six that wait for a bucket held
+up the start of instances and the acceptance of asynchronous calls."""
 COLLECT_EVERY_S = 60.0
 COLLECTING_SHARE = 0.001
 """The largest share of time that full collections may take."""
@@ -60,6 +64,7 @@ async def serve_until_signal(
     """
     stop = _stopped_by_signal()
     allow_open_files()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WORKER_THREADS, "worker"))
     give_back_large_blocks()
     service, collections = make(), FullCollections()
     ended = asyncio.create_task(stop.wait())

@@ -5,6 +5,7 @@ A path's methods are one endpoint, so that a wrong method gets a 405 that names 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -84,6 +85,8 @@ async def _answer(handler: Handler, request: Request) -> Response:
         return await handler(request)
     except GnomonError as error:
         return error_response(error)
+    except asyncio.CancelledError:  # by the server, when the time to answer before its end is over
+        return error_response(GnomonError(503, "stopping", "The gateway is stopping.", "Try again.", retry_after_s=1.0))
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets our JSON and the log the traceback
         return error_response(unexpected(error))
 

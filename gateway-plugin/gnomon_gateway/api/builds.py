@@ -30,6 +30,7 @@ from starlette.routing import Route
 from gnomon_core.background import Background
 from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError
 from gnomon_core.interfaces import Builder
+from gnomon_gateway.api.disk import full_disk_refuses
 
 LOG = logging.getLogger(__name__)
 NDJSON = "application/x-ndjson"
@@ -55,21 +56,18 @@ def payload_secret(path: Path) -> bytes:
     return secret_text.encode()
 
 
-def build_routes(
-    builder: Builder,
-    secret: bytes,
-    *,
-    max_archive_bytes: int = MAX_ARCHIVE_BYTES,
-    max_builds: int = MAX_BUILDS,
-    spool: Path | None = None,
-) -> list[Route]:
-    """The routes of the build API. Archives wait in `spool`, a folder of the system's choice unless given."""
-    api = _BuildApi(builder, secret, max_archive_bytes, max_builds, spool)
-    return [Route("/build", api.post, methods=["POST"])]
+class BuildRoutes:
+    """The build API. Archives wait in `spool`, a folder of the system's choice unless given."""
 
-
-class _BuildApi:
-    def __init__(self, builder: Builder, secret: bytes, max_archive_bytes: int, max_builds: int, spool: Path | None) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        secret: bytes,
+        *,
+        max_archive_bytes: int = MAX_ARCHIVE_BYTES,
+        max_builds: int = MAX_BUILDS,
+        spool: Path | None = None,
+    ) -> None:
         self._builder = builder
         self._secret = secret
         self._max_archive_bytes = max_archive_bytes
@@ -77,6 +75,15 @@ class _BuildApi:
         self._spool = spool
         self._taken = 0
         self._builds = Background()
+        self._ended = False
+
+    def routes(self) -> list[Route]:
+        return [Route("/build", self.post, methods=["POST"])]
+
+    async def end(self) -> None:
+        """End the builds under way, which would go on for minutes, and begin none."""
+        self._ended = True
+        await self._builds.end()
 
     async def post(self, request: Request) -> Response:
         """Receive the archive, verify its signature and build it."""
@@ -84,7 +91,8 @@ class _BuildApi:
         try:
             self._take_place()
             try:
-                archive = await self._receive(request)
+                with full_disk_refuses("build"):
+                    archive = await self._receive(request)
             except BaseException:
                 self._taken -= 1
                 raise
@@ -97,7 +105,12 @@ class _BuildApi:
             return StreamingResponse(_lines(build, task), media_type=NDJSON, headers=headers)
         return await _final_response(build, task)
 
+    def _check_open(self) -> None:
+        if self._ended:
+            raise _stopping()
+
     def _take_place(self) -> None:
+        self._check_open()
         if self._taken >= self._max_builds:
             raise GnomonError(503, "too_many_builds", f"{self._taken} builds are under way.", "Try again.", retry_after_s=10)
         self._taken += 1
@@ -105,14 +118,18 @@ class _BuildApi:
     async def _run(self, archive: Path, build: _Build) -> None:
         """Run a build. Removes the archive and frees the build slot however the build ends, also if it is cancelled."""
         try:
-            built = await self._builder.build(archive, build.log)
+            self._check_open()
+            with full_disk_refuses("build"):
+                built = await self._builder.build(archive, build.log)
             build.finish({"log": [], "image": built.image, "status": "success"})
         except GnomonError as error:
-            build.finish({"log": [], "image": "", "status": "failed", "error": str(error)}, error.status)
+            build.fail(str(error), error.status)
+        except asyncio.CancelledError:  # by `end`, or because the client has left
+            build.fail(str(_stopping()), _stopping().status)
+            raise
         except Exception:
             LOG.exception("Internal error during a build")
-            message = "The builder failed; the gateway's log says why."
-            build.finish({"log": [], "image": "", "status": "failed", "error": message}, 500)
+            build.fail("The builder failed; the gateway's log says why.", 500)
         finally:
             self._taken -= 1
             _remove(archive)
@@ -179,6 +196,10 @@ def _denied() -> GnomonError:
     )
 
 
+def _stopping() -> GnomonError:
+    return GnomonError(503, "stopping", "The gateway is stopping and builds nothing.", "Build it again later.", retry_after_s=1.0)
+
+
 class _Build:
     """The output of a build: log lines that the client has not read yet, and at the end a result document."""
 
@@ -191,6 +212,9 @@ class _Build:
     def log(self, line: str) -> None:
         self.unread.append(line)
         self.changed.set()
+
+    def fail(self, reason: str, status: int) -> None:
+        self.finish({"log": [], "image": "", "status": "failed", "error": reason}, status)
 
     def finish(self, result: dict[str, Any], status: int = 200) -> None:
         self.result, self.status = result, status

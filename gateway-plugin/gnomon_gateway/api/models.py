@@ -30,6 +30,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_archive import Unpacker
 from gnomon_core.model_files import check_name
+from gnomon_gateway.api.disk import full_disk_refuses, no_disk
 from gnomon_gateway.api.requests import Handlers, flag_in_query
 
 MAX_MODEL_BYTES = 8 << 30
@@ -37,7 +38,7 @@ MAX_UPLOADS = 4
 FREE_BYTES = 256 << 20
 """Disk space that an upload leaves free."""
 _PORTION_BYTES = 1 << 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WHAT = "model"
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -76,7 +77,7 @@ class ModelRoutes:
         """Receive a version's files and add it. The same content again is no error."""
         name, version = request.path_params["name"], request.path_params["version"]
         check_name(name, version)
-        with self._place(), _disk_errors():
+        with self._place(), full_disk_refuses(_WHAT), _read_only_refuses():
             folder = await asyncio.to_thread(self._begin, int(request.headers.get("Content-Length", "0")))
             try:
                 files = await self._receive(request, folder)
@@ -149,7 +150,7 @@ class ModelRoutes:
 
     def _check_room(self, size_bytes: int) -> None:
         if shutil.disk_usage(self._spool).free < size_bytes + self._free_bytes:
-            raise _no_space()
+            raise no_disk(_WHAT)
 
 
 def _document(entry: ModelEntry) -> dict[str, Any]:
@@ -163,18 +164,11 @@ def _document(entry: ModelEntry) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Errors of the disk as answers."""
+def _read_only_refuses() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise _no_space() from error
-        if error.errno in _READ_ONLY:
-            message = f"The server may not write to its model repository: {error.strerror}."
-            raise GnomonError(501, "repository_read_only", message, "Add the model where the repository is filled.") from error
-        raise
-
-
-def _no_space() -> GnomonError:
-    return GnomonError(507, "no_disk", "The server has not enough disk space for this model.", "Make room there, and try again.")
+        if error.errno not in _READ_ONLY:
+            raise
+        message = f"The server may not write to its model repository: {error.strerror}."
+        raise GnomonError(501, "repository_read_only", message, "Add the model where the repository is filled.") from error

@@ -16,6 +16,7 @@ from gnomon_core.engines import AUTO, FP32, PROGRAM, REPORT, choose_engine, cpu_
 from gnomon_core.errors import GnomonError, bad_request, conflict
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile, profile_name
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.measuring.assembly import (
     NO_STORED_CELLS,
     Measured,
@@ -62,21 +63,24 @@ def profile_model(
     options: ProfileOptions,
     progress: Callable[[str], None],
     ready: Callable[[ModelEntry], ReadyTimes] | None = None,
+    *,
+    processes: ChildProcesses | None = None,
 ) -> tuple[ModelProfile, Path]:
     """Measure a model and store its profile. The next call with the same `repeats` continues an interrupted one.
 
-    Blocks for minutes. `ready` asks a platform how long starts take; without it those of bare forks are measured.
+    Blocks for minutes, while one of `processes` measures. `ready` asks a platform how long starts take; without it those of bare
+    forks are measured.
 
     Raises:
         GnomonError: 422 `no_layer_blocks` for a model without blocks, 400 `cores_beyond_machine`, 500 `measuring_failed`, 409
-            `machine_disturbed` above `most_spread`.
+            `machine_disturbed` above `most_spread`, 503 `stopping`.
 
     """
     machine = this_machine()
     plan = plan_for(machine, options)
     subject = subject_of(entry, options.engine, options.precision, options.floor)
     name = profile_name(machine.id, subject.engine.name)
-    with MeasuringProcess(background=options.most_spread is not None) as process:
+    with MeasuringProcess(background=options.most_spread is not None, processes=processes) as process:
         versions = software(process.hello)
         context = ProfileContext(machine, versions, datetime.now(UTC))
         stored = None if options.afresh else store.get(subject.name, name)

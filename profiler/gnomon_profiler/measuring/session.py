@@ -15,7 +15,7 @@ The machine of a profile: as text for people, and as a file name.
 The protocol with the measuring process: an order is sent, measured cells arrive one by one.
 
 The measuring process is another program (`python -m gnomon_runtime.measuring`), because it needs torch and this module does not,
-and because an instance is a fork of such a process. It has a session of its own, so that Ctrl-C reaches only this process.
+and because an instance is a fork of such a process.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from gnomon_core import packets
 from gnomon_core.atomic_files import make_folder, replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import FOR_LIBRARIES
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.measuring.cells import NOISY, Cell, Plan, Subject, order_for
 
 FORMAT = "gnomon-profile-journal/1"
@@ -298,21 +299,26 @@ _ERROR_TAIL_BYTES = 600
 class MeasuringProcess:
     """The measuring process, as a context manager. `hello` describes its machine and software.
 
-    In the background it leaves the CPU to whatever serves: beside load its times vary, and the profile is not kept.
+    In the background it leaves the CPU to whatever serves: beside load its times vary, and the profile is not kept. It is one of
+    `processes`, which may end it from another thread.
     """
 
-    def __init__(self, *, background: bool = False) -> None:
+    def __init__(self, *, background: bool = False, processes: ChildProcesses | None = None) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._socket, child_socket = packets.socket_pair()
-        with child_socket:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(child_socket.fileno())],
-                pass_fds=(child_socket.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stderr=self._errors,
-                start_new_session=True,
-                env={**os.environ, **FOR_LIBRARIES},
-            )
+        try:
+            with child_socket:
+                self._process = (processes or ChildProcesses()).start(
+                    [sys.executable, "-m", MODULE, str(child_socket.fileno())],
+                    pass_fds=(child_socket.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    env={**os.environ, **FOR_LIBRARIES},
+                )
+        except BaseException:
+            self._socket.close()
+            self._errors.close()
+            raise
         if background:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, BACKGROUND_NICENESS)
         self.hello: Mapping[str, Any] = {}

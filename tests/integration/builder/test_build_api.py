@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
+import resource
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from starlette.applications import Starlette
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import Built
-from gnomon_gateway.api.builds import build_routes, payload_secret
+from gnomon_gateway.api.builds import BuildRoutes, payload_secret
 from gnomon_platforms.local.builder import EnvironmentBuilder
 
 Make = Callable[..., bytes]
@@ -48,8 +50,10 @@ class WaitingBuilder(EnvironmentBuilder):
 
 
 class Running:
-    def __init__(self, url: str, builder: WaitingBuilder, spool: Path, session: aiohttp.ClientSession) -> None:
-        self.url, self.builder, self.spool, self.session = url, builder, spool, session
+    def __init__(
+        self, url: str, builder: WaitingBuilder, builds: BuildRoutes, spool: Path, session: aiohttp.ClientSession
+    ) -> None:
+        self.url, self.builder, self.builds, self.spool, self.session = url, builder, builds, spool, session
 
     def post(self, body: bytes | AsyncIterator[bytes], secret: bytes = SECRET, **headers: str) -> Any:
         signed = body if isinstance(body, bytes) else b""
@@ -64,14 +68,14 @@ class Running:
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
     builder = WaitingBuilder(tmp_path / "built")
     (tmp_path / "spool").mkdir()
-    routes = build_routes(builder, SECRET, max_archive_bytes=100_000, max_builds=2, spool=tmp_path / "spool")
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=0, log_level="warning"))
+    builds = BuildRoutes(builder, SECRET, max_archive_bytes=100_000, max_builds=2, spool=tmp_path / "spool")
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=builds.routes()), port=0, log_level="warning"))
     task = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Running(f"http://127.0.0.1:{port}", builder, tmp_path / "spool", session)
+        yield Running(f"http://127.0.0.1:{port}", builder, builds, tmp_path / "spool", session)
     builder.go_on.set()
     server.should_exit = True
     await task
@@ -158,6 +162,59 @@ async def test_a_client_that_leaves_ends_its_build(running: Running, build_archi
     async with running.post(build_archive()) as answer:
         *_, last = [json.loads(line) async for line in answer.content]
     assert last["status"] == "success"
+
+
+async def test_server_that_stops_ends_builds_under_way_and_says_so(running: Running, build_archive: Make) -> None:
+    running.builder.go_on.clear()
+    answer = await running.post(build_archive())
+    await running.builder.building.wait()
+    await running.builds.end()
+    assert running.builder.cancelled.is_set()
+    *_, last = [json.loads(line) async for line in answer.content]
+    assert (last["status"], last["image"]) == ("failed", "")
+    assert "The gateway is stopping" in last["error"]
+    assert running.spooled() == []
+    async with running.post(build_archive()) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (503, "stopping")
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """No file grows beyond 32 KiB: the kernel refuses the write, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+LARGE = {"context/function/large.txt": "x" * (40 << 10)}
+
+
+async def test_archive_that_the_disk_has_no_room_for_is_a_507(running: Running, build_archive: Make) -> None:
+    archive = build_archive(files=LARGE)
+    with full_disk():
+        async with running.post(archive) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (507, "no_disk")
+    assert running.spooled() == []
+
+
+async def test_handler_that_the_disk_has_no_room_for_is_a_failed_build_that_says_so(
+    running: Running, build_archive: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = running.builder.build
+
+    async def build_on_full_disk(archive: Path, log: Callable[[str], None]) -> Built:
+        with full_disk():
+            return await build(archive, log)
+
+    monkeypatch.setattr(running.builder, "build", build_on_full_disk)
+    async with running.post(build_archive(files=LARGE)) as answer:
+        *_, last = [json.loads(line) async for line in answer.content]
+    assert last["status"] == "failed"
+    assert "not enough disk space" in last["error"]
+    assert "Traceback" not in caplog.text
 
 
 async def test_more_builds_than_allowed_are_told_to_come_again(running: Running, build_archive: Make) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,20 @@ from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
 from gnomon_core.engines import GRAPH_FILES, PROGRAM, REPORT, read_report
-from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.launch import Launch
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_profiler.add import add_model
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.engines import add_engines, convert
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.body import ModelApplication
 from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.graphs import GRAPHS, GraphModel
 from gnomon_runtime.measuring.measurements import sample_inputs
+from tests.refusals import refused
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.torch,
@@ -156,10 +159,8 @@ def test_converted_model_is_not_converted_again(repository: DirectoryRepository,
 
 
 def test_unknown_engine_is_refused_with_the_known_ones(repository: DirectoryRepository, entry: ModelEntry) -> None:
-    with pytest.raises(GnomonError) as refused:
+    with refused(400, "unknown_engine", hint="openvino"):
         add_engines(repository, entry, ["tensorrt"])
-    assert (refused.value.status, refused.value.code) == (400, "unknown_engine")
-    assert "openvino" in refused.value.hint
 
 
 def test_failed_conversion_is_a_reason_and_leaves_the_program_serving(entry: ModelEntry, tmp_path: Path) -> None:
@@ -169,6 +170,24 @@ def test_failed_conversion_is_a_reason_and_leaves_the_program_serving(entry: Mod
     assert list(tmp_path.iterdir()) == []
     assert all(reason.startswith("the conversion ended early") for reason in reasons.values())
     assert set(reasons) == set(ENGINES)
+
+
+@pytest.mark.parametrize("ended_by", ["the server", "SIGTERM"])
+def test_conversion_that_is_told_to_end_says_nothing_about_the_model(tmp_path: Path, ended_by: str) -> None:
+    """A report of it would keep the model from ever being converted."""
+    repository = DirectoryRepository(tmp_path)
+    added = add_model(nn.Linear(4, 2).eval(), torch.zeros(1, 4), "linear", repository)
+    processes = ChildProcesses()
+    with ThreadPoolExecutor() as threads:
+        adding = threads.submit(add_engines, repository, added, processes=processes)
+        [process] = eventually(lambda: processes._started)
+        if ended_by == "the server":
+            processes.end()
+        else:
+            process.terminate()
+        with refused(503, "stopping"):
+            adding.result()
+    assert REPORT not in repository.get("linear").files
 
 
 def test_openvino_is_imported_without_its_tool_for_conversions_which_can_be_imported_later() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -126,7 +126,8 @@ class Gateway:
     namespaces: Namespaces
     queue: AsyncQueue
     callbacks: Callbacks
-    healthy: list[bool] = field(default_factory=lambda: [True])
+    healthy: list[bool]
+    server: ServerState
 
     async def call(self, method: str, path: str, json: Any = None, **more: Any) -> tuple[int, Any]:
         """Status and body, read as JSON where it is JSON."""
@@ -225,15 +226,16 @@ async def _running(
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        async with _serving(application, listener), aiohttp.ClientSession() as client:
-            yield Gateway(f"http://127.0.0.1:{port}", port, client, functions, logs, namespaces, queue, callbacks, healthy)
+        async with _serving(application, listener) as server, aiohttp.ClientSession() as client:
+            url = f"http://127.0.0.1:{port}"
+            yield Gateway(url, port, client, functions, logs, namespaces, queue, callbacks, healthy, server)
             logs.close()
     await queue.stop()
     store.close()
 
 
 @contextlib.asynccontextmanager
-async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[None]:
+async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[ServerState]:
     """uvicorn's protocol on a listener of ours, without the tenths of a second that its own loop takes to start and end."""
     config = uvicorn.Config(application, log_config=None, lifespan="off", http="httptools", ws="none")
     config.load()
@@ -243,7 +245,7 @@ async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[N
         lambda: protocol(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
         sock=listener,  # type: ignore[call-arg]
     )
-    yield
+    yield state
     server.close()
     for connection in tuple(state.connections):
         connection.shutdown()

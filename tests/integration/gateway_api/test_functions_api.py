@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import platform
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionSpec
 
 
 async def test_nothing_deployed_is_an_empty_list(gateway: Any) -> None:
@@ -205,6 +207,23 @@ async def test_a_fault_of_ours_is_500_without_its_insides(gateway: Any, caplog: 
     assert (status, error["error"]["code"]) == (500, "internal_error")
     assert "the insides" not in json.dumps(error)
     assert "the insides" in caplog.text
+
+
+async def test_request_that_the_end_of_the_server_cuts_off_is_told_so(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploying = asyncio.Event()
+
+    async def deploy(_: FunctionSpec) -> None:
+        deploying.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(gateway.functions, "deploy", deploy)
+    document = {"service": "fn", "image": "functions/alpine:latest"}
+    answer = asyncio.ensure_future(gateway.call("POST", "/system/functions", document))
+    await deploying.wait()
+    for request in gateway.server.tasks:
+        request.cancel()  # as uvicorn does when the time to answer is over
+    status, error = await answer
+    assert (status, error["error"]["code"]) == (503, "stopping")
 
 
 async def test_a_refusal_of_the_service_reaches_the_client_as_it_is(gateway: Any) -> None:

@@ -85,6 +85,10 @@ class Serving:
         assert self.process is not None
         return _descendants(self.process.pid)
 
+    def running(self, module: str) -> list[int]:
+        """The process ids below the gateway that run this Python module."""
+        return [pid for pid in self.instances() if module.encode() in _command(pid)]
+
 
 @contextlib.contextmanager
 def started(state: Path, *options: str) -> Iterator[Serving]:
@@ -121,6 +125,13 @@ def lone(tmp_path: Path) -> Iterator[Serving]:
     """A gateway of the test's own, for tests that stop, kill or configure it."""
     with started(tmp_path / "state") as gateway:
         yield gateway
+
+
+def _command(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _descendants(pid: int) -> list[int]:

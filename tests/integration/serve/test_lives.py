@@ -103,6 +103,18 @@ def test_stopping_answers_what_is_under_way_and_leaves_no_process(lone: Serving)
     eventually(lambda: not any(is_alive(pid) for pid in processes), "a process was left behind")
 
 
+def test_stopping_ends_a_capture_and_tells_its_deployer(lone: Serving) -> None:
+    """A capture takes half a minute, and answers nobody who waits for a function."""
+    model = {"gnomon/model": "efficientnet-lite0"}
+    with ThreadPoolExecutor(1) as pool:
+        deploying = pool.submit(lone.deploy, "classify", "", image="gnomon/body", annotations=model)
+        captures = eventually(lambda: lone.running("gnomon_profiler"), "nothing was captured")
+        assert lone.stop() == 0
+        answer = deploying.result()
+    assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
+    assert not any(map(is_alive, captures))
+
+
 @pytest.mark.parametrize("moment_s", [0.0, 0.01, 0.05])
 def test_after_sigkill_every_accepted_deployment_is_back(lone: Serving, moment_s: float) -> None:
     accepted: list[str] = []

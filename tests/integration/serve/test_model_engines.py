@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from gnomon_core.engines import REPORT
 from gnomon_profiler.engines import installed_engines
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
-from tests.integration.serve.conftest import Serving, started
+from tests.integration.serve.conftest import Serving, is_alive, started
 from tests.waiting import eventually
 
 pytestmark = [
@@ -28,7 +29,10 @@ IMAGE = np.random.default_rng(1).random((1, 3, 16, 16), dtype=np.float32)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a small network, on which no engine was tried yet."""
-    folder = tmp_path_factory.mktemp("models")
+    return with_network(tmp_path_factory.mktemp("models"))
+
+
+def with_network(folder: Path) -> Path:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 14 * 14, 4))
     files = capture(module.eval(), (torch.zeros(1, 3, 16, 16),), Description("net", "1", "", {}, ("values",)))
@@ -80,6 +84,18 @@ def test_deployed_model_changes_to_its_engine_without_losing_a_request(serving: 
     serving.start("--models", str(models_of(serving)), "--convert")
     eventually(lambda: infer(serving, "net")[0] == 200, "it answers after a restart")
     assert engine_of(serving, "net") == "onnxruntime"
+
+
+def test_server_that_stops_ends_a_conversion_which_its_next_start_does(tmp_path: Path) -> None:
+    models = with_network(tmp_path / "models")
+    with started(tmp_path / "state", "--models", str(models), "--convert") as server:
+        assert server.deploy("net", "", image="gnomon/body", annotations={"gnomon/model": "net"}).status == 202
+        conversions = eventually(lambda: server.running("gnomon_profiler.engines"), "nothing was converted")
+        assert server.stop() == 0
+        assert not any(map(is_alive, conversions))
+        assert REPORT not in DirectoryRepository(models).get("net").files, "it has waited for the conversion"
+        server.start("--models", str(models), "--convert")
+        eventually(lambda: REPORT in DirectoryRepository(models).get("net").files, "it is never converted", CONVERSION_LIMIT_S)
 
 
 def bodies(serving: Serving) -> list[dict[str, int]]:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from gnomon_server.machine import LocalBackend
 from gnomon_server.platforms import PLATFORMS, Backend, require
 from gnomon_server.process import FullCollections, check_disk_space, memory_is_short, next_collection_s, serve_until_signal
 from tests.refusals import refused
-from tests.waiting import until
+from tests.waiting import TIMEOUT_S, until
 
 
 @pytest.mark.parametrize("name", PLATFORMS)
@@ -102,6 +103,19 @@ async def test_a_signal_ends_a_service_that_has_not_started_yet(capsys: pytest.C
     await serve_until_signal(lambda: service, lambda _: "It serves.")
     assert service.steps == ["stopped"]
     assert capsys.readouterr().out == ""
+
+
+async def test_twenty_calls_that_block_hold_up_no_other() -> None:
+    together = threading.Barrier(21, timeout=TIMEOUT_S)
+
+    async def meanwhile(service: Recorded, ended: asyncio.Task[bool]) -> None:
+        del ended
+        await asyncio.gather(*(asyncio.to_thread(together.wait) for _ in range(together.parties)))
+        service.steps.append("done")
+
+    service = Recorded()
+    await serve_until_signal(lambda: service, lambda _: "It serves.", meanwhile)
+    assert service.steps == ["started", "done", "stopped"]
 
 
 class Cycle:
@@ -179,12 +193,35 @@ async def test_only_what_capturing_gives_is_captured(
     """A version that is not there took half a minute to be refused, and left the first one behind."""
     asked: list[str] = []
 
-    def capture(_: Any, name: str) -> None:
+    def capture(_: Any, name: str, **options: Any) -> None:
         asked.append(name)
 
     monkeypatch.setattr(machine, "ensure_model", capture)
     await machine.ModelFetcher(DirectoryRepository(tmp_path)).fetch(reference)
     assert asked == captured
+
+
+async def test_capture_ends_when_the_server_stops(tmp_path: Path) -> None:
+    fetcher = machine.ModelFetcher(DirectoryRepository(tmp_path))
+    fetching = asyncio.ensure_future(fetcher.fetch("efficientnet-lite0"))
+    await until(lambda: fetcher._processes._started)
+    fetcher.end()
+    for stopped in (fetching, fetcher.fetch("efficientnet-lite0")):
+        with refused(503, "stopping"):
+            await stopped
+
+
+async def test_captures_of_many_models_leave_threads_to_others(tmp_path: Path) -> None:
+    """Each held one of the threads that instances are started in and asynchronous calls are stored in, for half a minute."""
+    fetcher = machine.ModelFetcher(DirectoryRepository(tmp_path))
+    fetches = [asyncio.ensure_future(fetcher.fetch(f"torchvision:resnet{number}")) for number in range(40)]
+    captures = await until(lambda: fetcher._processes._started)
+    await asyncio.to_thread(os.getpid)
+    running = [capture for capture in captures if capture.poll() is None]
+    fetcher.end()
+    ends = await asyncio.gather(*fetches, return_exceptions=True)
+    assert running, "another thread was free only after a capture had ended"
+    assert {getattr(end, "code", None) for end in ends} == {"stopping"}
 
 
 @pytest.fixture
