@@ -234,15 +234,21 @@ class ZygoteTable:
 
 def _comes_from(pid: int, parents: set[int]) -> bool:
     """True if its parent, or during a double fork its grandparent, is one of these. True for a process that has ended."""
-    for _ in range(2):
-        try:
-            # The process name may contain spaces and brackets: after the last bracket come the state and the parent's pid.
-            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            return True
-        if pid in parents:
-            return True
-    return False
+    parent = _parent(pid)
+    if parent is None or parent in parents or _parent(parent) in parents:
+        return True
+    # The process between them may have ended meanwhile, which made the supervisor the parent.
+    parent = _parent(pid)
+    return parent is None or parent in parents
+
+
+def _parent(pid: int) -> int | None:
+    """The parent of a process: None if the process has ended, 0 while the kernel removes it."""
+    try:
+        # The process name may contain spaces and brackets: after the last bracket come the state and the parent's pid.
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return None
 
 
 def _close(descriptors: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.packaging import for_libraries, jemalloc
-from gnomon_runtime import linux
+from gnomon_runtime import linux, zygote_table
 from gnomon_runtime.child_init import Steps
 from gnomon_runtime.zygote import rehearsal_of, rehearse
 from gnomon_runtime.zygote_table import ZygoteEvents, ZygoteTable
@@ -322,3 +322,12 @@ def _huge_bytes() -> int:
     """This process's bytes in huge pages, as the kernel counts them."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("AnonHugePages:"))
+
+
+def test_fork_whose_process_in_between_ends_meanwhile_comes_from_its_zygote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says 0 for the parent of a process that it is removing: such a zygote was ended as one that lies."""
+    parents = {9: [8, 5], 8: [0]}
+    monkeypatch.setattr(zygote_table, "_parent", lambda pid: parents[pid].pop(0))
+    assert zygote_table._comes_from(9, {4, 5})
+    parents = {9: [8, 8], 8: [7]}
+    assert not zygote_table._comes_from(9, {4, 5})
