@@ -59,7 +59,7 @@ class Batch:
     sent: bool = False
     """Whether the instance may have received a part of the batch."""
     trouble: str = ""
-    """Why the channel gave the batch up."""
+    """The reason why the channel gave the batch up; empty while it has not."""
     result: Frame | None = None
     parts: list[Frame] = field(default_factory=list)
 
@@ -103,7 +103,7 @@ class Channel(ABC):
         self.unread = False
         """Whether the last batch had certainly not been received when the channel was lost."""
         self.concurrency = concurrency
-        """How many batches may be in flight at once."""
+        """The most batches that may be in flight at once."""
         self._state = state
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()

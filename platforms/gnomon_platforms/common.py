@@ -175,9 +175,9 @@ class RemoteInstance(Generic[Channel]):
 
 CONNECT_TIMEOUT_S = 3.0
 POD_KEEP_ALIVE_S = 60.0
-"""How long an idle connection to a pod of ours is kept for the next batch: less than our instances keep theirs."""
+"""Seconds that an idle connection to a pod of ours is kept: less than the pod keeps it, so that no batch meets its close."""
 FOREIGN_KEEP_ALIVE_S = 5.0
-"""Shorter than any provider or proxy keeps one: what it closes under a request would be a lost one."""
+"""Seconds that an idle connection to foreign software is kept: less than any provider or proxy does, lest a request is lost."""
 
 
 def open_session(

@@ -101,7 +101,7 @@ class NoModels:
 
 
 class NothingBuilt:
-    """No image was built here."""
+    """Built images of which there are none: `resolve` finds no image."""
 
     def resolve(self, image: str) -> None:
         del image

@@ -107,7 +107,7 @@ def is_role_not_ready(error: Any) -> bool:
 
 CONNECT_TIMEOUT_S = 5.0
 LONGEST_S = 1024
-"""Above Lambda's own bound of 900 s."""
+"""Longest read timeout of an Invoke in seconds; Lambda's own bound is 900 s."""
 
 
 class Clients:

@@ -36,7 +36,7 @@ from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
 
 LONGEST_NAME = 64
 INLINE_ZIP_BYTES = 45_000_000
-"""An API call takes 50 MB."""
+"""The largest zip that is sent inside an API call, which takes 50 MB; larger ones go through S3."""
 ROLE_RETRY_S = 20.0
 """Seconds for which a new role may be unknown to Lambda."""
 ROLE_PAUSE_S = 1.0
@@ -93,7 +93,7 @@ class RemoteFunctions:
         return version
 
     def delete(self, name: str) -> None:
-        """Remove a function with all its versions. One that is not there is no error.
+        """Remove a function with all its versions. A missing function is no error.
 
         Raises:
             GnomonError: 503 `aws_…`.

@@ -45,7 +45,7 @@ from gnomon_platforms.aws_lambda.resources import cores_of, invoke_usd, memory_m
 FORMAT = "gnomon-service-times/1"
 OVERSPEND = 2.0
 SMALLEST_COST = 0.01
-"""Below a cent no run is stopped."""
+"""Cost in dollars below which no profiling run is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Table:
         return document | ({"cloudwatch": dict(self.counted)} if self.counted is not None else {})
 
     def write(self) -> None:
-        """Replace the file as a whole."""
+        """Replace the table's file atomically."""
         make_folder(self.path.parent)
         replace_file(self.path, json.dumps(self.to_json(), indent=1) + "\n", durable=True)
 
@@ -164,7 +164,7 @@ def measured(memory_mb: int, batch: int, reports: Sequence[Report]) -> Measured:
 
 
 def check_budget(spent: float, agreed: float, note: Callable[[str], None]) -> None:
-    """Stop a run that costs twice as much as was agreed to.
+    """Stop a run that has cost twice the agreed amount, in dollars.
 
     Raises:
         GnomonError: 402 `too_expensive`. What was measured is kept.

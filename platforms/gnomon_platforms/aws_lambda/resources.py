@@ -33,7 +33,7 @@ def invoke_usd(billed_s: float, memory_mb: int, storage_mb: int = FREE_STORAGE_M
 
 
 SMALLEST_STORAGE_MB = 512
-"""Of /tmp, which is what a function has without asking."""
+"""Size of /tmp that Lambda gives every function at no cost, in MB."""
 
 
 def memory_mb(spec: FunctionSpec, cores: int, requested_mb: int | None = None) -> int:

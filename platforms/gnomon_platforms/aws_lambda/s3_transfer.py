@@ -28,7 +28,7 @@ from gnomon_platforms.aws_lambda.client import Clients, aws_errors, error_code
 
 SIGNED_FOR_S = 3600
 ADDRESS_RENEWED_S = 900.0
-"""Addresses are signed for an hour by keys that may not last as long."""
+"""Age in seconds at which a signed address is renewed: it is valid for an hour, the keys that sign it perhaps for less."""
 _ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 
 

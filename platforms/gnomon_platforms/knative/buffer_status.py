@@ -21,7 +21,7 @@ from gnomon_core.settings import PREFIX
 
 ANNOTATION = f"{PREFIX}buffer"
 MOST_BYTES = 1000
-"""Longer than any plan."""
+"""The largest annotation that is parsed: longer than any plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ INGRESSES = Resource("networking.internal.knative.dev/v1alpha1", "ingresses", "I
 REVISIONS = Resource("serving.knative.dev/v1", "revisions", "Revision")
 
 SYSTEM_NAMESPACE = "knative-serving"
-"""Where Knative is, and what of ours works beside it."""
+"""The namespace of Knative, and of our autoscaler class and gateway."""
 CLASS = "gnomon"
-"""Of autoscalers. Knative's webhook refuses classes that end in .knative.dev."""
+"""Our autoscaler class. Knative's webhook refuses classes that end in .knative.dev."""
 
 AUTOSCALING = "autoscaling.knative.dev/"
 CLASS_ANNOTATION = AUTOSCALING + "class"
@@ -21,16 +21,16 @@ PROGRESS_DEADLINE_ANNOTATION = "serving.knative.dev/progress-deadline"
 REVISION_LABEL = "serving.knative.dev/revision"
 ACTIVATOR_LABELS = "app=activator"
 GATEWAY_LABELS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=knative-gateway"
-"""Of the pods of our gateway, which tells what waits in it as activators do."""
+"""The label selector of our gateway's pods, which report their waiting requests as activators do."""
 
 QUEUE_CONTAINER = "queue-proxy"
-"""Knative's own in each of a Revision's pods."""
+"""The container that Knative adds to each pod of a Revision."""
 
 QUEUE_PORT = 8012
-"""Where queue-proxies take requests by HTTP/1.1, and activators too."""
+"""The port on which queue-proxies and activators take requests by HTTP/1.1."""
 GATEWAY_PORT = QUEUE_PORT
-"""Where our gateway's pods take requests, so that they can be endpoints of a Revision's Service as activators are."""
+"""The port on which our gateway's pods take requests: that of activators, whose place they take in a Revision's Service."""
 AUTOSCALING_PORT = 9090
-"""Where queue-proxy tells what it has seen in the last second."""
+"""The port on which queue-proxy reports the last second's statistics."""
 ACTIVATOR_METRICS_PORT = 9090
-"""Also the port of our gateway's pods."""
+"""The port of activators' metrics, and of our gateway's pods."""

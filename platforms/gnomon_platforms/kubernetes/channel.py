@@ -45,14 +45,14 @@ OWN_SHARE = 10.0
 GRACE_S = 2.0
 """The time after a batch's deadline until the first health check, and between health checks."""
 ANSWER_S = 5.0
-"""The timeout of such a health check."""
+"""The timeout of a health check after a batch's deadline."""
 GOLDEN = 0.6180339887
 """The fractional parts of its multiples are spread evenly between 0 and 1 (golden ratio): health checks do not coincide."""
 _NUMBERS = itertools.count()
 OK, NO_CONTENT = 200, 204
 AT_ONCE_BYTES = 1 << 20
 RESIZE_TIMEOUT_S = 30.0
-"""Long, because the pod answers only when the batch that it computes is done."""
+"""Seconds that a pod may take to answer a resize: it answers after the batch that it computes."""
 
 _SILENT = "it did not answer in time"
 
@@ -98,7 +98,7 @@ class HttpChannel(ExchangeChannel):
         self._session, self._address = session, address
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
         self._health_checks: dict[int, asyncio.Task[None]] = {}
-        """By the id of a batch that exceeds its requests' deadline."""
+        """The health checks of batches that exceed their requests' deadline, by the batch's id."""
         self._well = well
         self._canary_s = CANARY_S * (0.75 + 0.25 * (next(_NUMBERS) * GOLDEN % 1.0))
         self._node = node or NodeContact()

@@ -25,9 +25,9 @@ from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, SCAL
 REASON = "ForeignAutoscaler"
 KINDS = (AUTOSCALERS, SCALED_OBJECTS)
 ASK_AGAIN_S = 60.0
-"""How soon a kind that could not be listed is tried again: KEDA may be installed, or RBAC corrected, meanwhile."""
+"""Seconds until a kind that could not be listed is tried again: KEDA may be installed, or RBAC corrected, meanwhile."""
 REMIND_S = 600.0
-"""How often existing conflicts are reported again: a cluster keeps Events for an hour, then a new one is due."""
+"""Seconds between reports of an existing conflict: a cluster keeps Events for an hour, then a new one is due."""
 
 _LOG = logging.getLogger("gnomon.kubernetes")
 
@@ -73,7 +73,7 @@ class ConflictingAutoscalers:
         self._clock = clock or WallClock()
         self._informers: dict[Resource, Informer[ConflictingAutoscaler | None]] = {}
         self._unobserved: dict[Resource, str] = {}
-        """By kind, why it is not watched."""
+        """The kinds that are not watched, with the reasons."""
         self._by_target: dict[FunctionKey, dict[str, ConflictingAutoscaler]] = {}
         self._task: asyncio.Task[None] | None = None
 

@@ -41,7 +41,7 @@ POOL_CONNECTIONS = 16
 KEEPALIVE_S, KEEPALIVE_PROBES = 10, 3
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 REREAD_TOKEN_S = 60.0
-"""The kubelet renews a token when four fifths of its lifetime, an hour or more, have passed."""
+"""Seconds between reads of the token file: the kubelet renews a token after four fifths of its lifetime of an hour or more."""
 
 
 @dataclass(frozen=True, slots=True)

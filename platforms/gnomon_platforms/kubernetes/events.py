@@ -17,7 +17,7 @@ from gnomon_platforms.kubernetes.writes import Create, Target, Writer
 
 AGAIN_S = 60.0
 LONGEST_NAME = 150
-"""Of a Deployment in its Events' names, which also hold up to two uids and a reason, and have 253 characters at most."""
+"""The most characters of a Deployment's name in an Event's name, which also holds up to two uids and a reason, of 253 in all."""
 
 
 class EventRecorder:

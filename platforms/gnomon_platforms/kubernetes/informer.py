@@ -171,7 +171,7 @@ class Cache(Generic[T]):
 
 PAGE = "500"
 MAX_LINE_BYTES = 8 * 2**20
-"""Five times etcd's limit for an object."""
+"""The longest line of a watch that is read: five times etcd's limit for an object."""
 MAX_UNDER_WAY = 8
 MAX_LISTS = 5
 SHORT_WATCH_S = 1.0
@@ -259,7 +259,7 @@ class Watcher(threading.Thread, Generic[T]):
         self.trouble: Exception | None = None
         """The last list's or watch's error; None once one has succeeded again."""
         self.last_contact_s = now_s()
-        """When the API server last sent anything."""
+        """The time at which the API server last sent anything."""
 
     def relist(self) -> int:
         """Request a new list; the number that its `Listed.requested` will reach."""

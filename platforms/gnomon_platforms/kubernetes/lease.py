@@ -51,7 +51,7 @@ from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
 ADDRESS_ANNOTATION = "gnomon/address"
-"""On the Lease: the address at which the other gateways reach the leader."""
+"""Annotation of the Lease with the address at which the other gateways reach the leader."""
 YEAR_2020_S = 1_577_836_800
 """The beginning of 2020 in seconds since 1970."""
 

@@ -91,10 +91,10 @@ class NodeCapacity:
 
     def __init__(self) -> None:
         self._claims: dict[str, Claim] = {}
-        """By the id of the Shadow."""
+        """The claim of each Shadow, by its id."""
         self._facts: dict[str, NodeFacts] = {}
         self._loads: dict[str, dict[PodName, Load]] = defaultdict(dict)
-        """By node, the pods on it."""
+        """The requests of each node's pods, by node and pod."""
         self._nodes: dict[str, Node] = {}
         self._pools: set[str] = set()
         """The nodes whose pool can make Shadows."""

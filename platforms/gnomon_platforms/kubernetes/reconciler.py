@@ -36,11 +36,11 @@ from gnomon_core.errors import GnomonError
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 10.0
 RESYNC_S = 600.0
-"""How long an object is left alone when nothing happens to it: a plan without steps costs less than a millisecond."""
+"""Seconds until an object without events is planned again: a plan without steps takes less than a millisecond."""
 SHORTEST_REQUEUE_S = 0.05
-"""Bounds the load of a plan that always asks to be made again at once."""
+"""Least seconds until the next plan: bounds the load of a plan that always requests another one at once."""
 STALE = frozenset({"kubernetes_conflict", "kubernetes_missing"})
-"""The codes of writes that were decided from a state which is no longer the present one."""
+"""Error codes of writes that were decided from an outdated state."""
 
 StepT = TypeVar("StepT")
 
@@ -63,7 +63,7 @@ class Reconciler(ABC, Generic[StepT]):
         """Plans in a row with a step that failed."""
         self._triggered = asyncio.Event()
         self._due_s = self._timer_s = 0.0
-        """When the next plan is due without an event, and until when the timer sleeps."""
+        """The time of the next plan without an event, and the time until which the timer sleeps."""
         self._timer: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -88,7 +88,7 @@ class Permission:
 
 CORE_GROUP, SUBRESOURCE = "/api/v1", "pods/resize"
 REFUSED_S = 30.0
-"""How long a refused size is not requested again. Meanwhile it is not pending, and the policy that chose it is notified."""
+"""Seconds until a refused size is requested again. Meanwhile no resize is pending, and the policy is told of the refusal."""
 
 _LOG = logging.getLogger("gnomon.kubernetes")
 

@@ -23,7 +23,7 @@ PREFIX = "gnomon-"
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The same files under the names of one version."""
+    """The file names of a memory control group in one version of cgroups."""
 
     limit: str
     swap_limit: str

@@ -32,7 +32,7 @@ BUFFER_BYTES = 4 * 2**20
 MAX_PARTS = 1000
 """Buffers in one gathering write: the kernel takes at most 1024 (UIO_MAXIOV)."""
 _SO_SNDBUFFORCE = 32
-"""Of asm-generic/socket.h, not in Python's socket module: the size may exceed net.core.wmem_max. Needs CAP_NET_ADMIN."""
+"""Socket option of asm-generic/socket.h, absent from Python: the size may exceed net.core.wmem_max. Needs CAP_NET_ADMIN."""
 
 
 class _ReadBuffer(threading.local):
@@ -223,4 +223,4 @@ class UnixChannel(Channel):
 
 
 def _ignore(_: object) -> None:
-    """An instance says hello once."""
+    """Ignore a HELLO after the first."""

@@ -34,12 +34,12 @@ from gnomon_platforms.local import cgroups as usage
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 
 STOP_S = 5.0
-"""How long an instance may take to finish after STOP before it gets SIGTERM."""
+"""Seconds that an instance may take to finish after STOP before it gets SIGTERM."""
 TERM_S = 2.0
 LOST_S = 1.0
-"""How long a process may outlive its channel."""
+"""Seconds that a process may outlive its channel before it is killed."""
 MAX_ORDERS = 10
-"""How often an instance is ordered whose zygote or supervisor ends before it is ready."""
+"""The most orders of an instance whose zygote or supervisor ends before it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ MAX_LINE_BYTES = 16 * 1024
 LINES_PER_S = 1000
 BURST_LINES = 2000
 KEPT_LINES = 5
-"""The last lines are kept: they say why an instance has ended."""
+"""The number of last log lines that are kept: they say why an instance has ended."""
 
 
 class LogPipe:

@@ -85,7 +85,7 @@ class LocalShadow(LocalProcess):
                 self._send_coordinator({"do": "promote", "shadow": self.instance.id}, self._promotion_fds)
 
     def forked(self, pid: int) -> None:
-        """A container has become this Shadow."""
+        """Record the pid of the container that has become this Shadow."""
         self.pid = pid
 
     def registered(self) -> None:

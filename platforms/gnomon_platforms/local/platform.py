@@ -40,7 +40,7 @@ from gnomon_platforms.profile_files import ProfileFiles
 
 START_TIMEOUT_S = 60.0
 IDLE_S = 5.0
-"""An instance that has executed nothing for so long reserves no cores: long enough for the gaps of steady traffic."""
+"""Seconds without a batch after which an instance reserves no cores: long enough for the gaps of steady traffic."""
 STOP_LIMIT_S = 15.0
 """Seconds for instances to end when the platform stops: a Body disconnects its Shadow in 9 s and ends in 7."""
 
@@ -246,7 +246,7 @@ class LocalPlatform:
         return self._node.lend(instance_id, cores)
 
     def give_back(self, instance_id: str) -> None:
-        """The instance's last batch has ended. Unknown ids are ignored."""
+        """Take back the cores that the instance's last batch borrowed. Unknown ids are ignored."""
         self._node.give_back(instance_id)
 
     def share(self, instance_id: str) -> int:
@@ -273,7 +273,7 @@ class LocalPlatform:
         return self._pairs.promote(shadow_id)
 
     def _promoted(self, process: LocalInstance, origin: BodyOrigin) -> None:
-        """A Shadow has become a Body."""
+        """Register a Shadow that has become a Body, and report the Body as ready."""
         instance = process.instance
         self._instances[instance.id], self._origins[instance.id] = process, origin
         self._supervisor.send({"do": "promoted", "id": instance.id})

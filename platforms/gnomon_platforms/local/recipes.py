@@ -137,7 +137,7 @@ class Recipe:
 
     @property
     def weight_mode(self) -> str:
-        """How instances hold weights: shared pages, or a private copy for a compiled graph."""
+        """The weight mode of instances: `shared` pages, or a `private` copy for a compiled graph."""
         return "private" if self.engine.files else str(self.options.get("weight_mode", "shared"))
 
     @property

@@ -75,7 +75,7 @@ class SupervisorClient:
                 start_new_session=True,
             )
         self.gone = False
-        """Whether the supervisor has ended without being asked to."""
+        """Whether the supervisor has ended without a request."""
         self._link = PacketLink(ours, on_event, self._gone)
 
     @property
@@ -120,7 +120,7 @@ _GRAPH_MODULES = {
     "onnxruntime": "gnomon_runtime.engine.onnx_graph",
     "openvino": "gnomon_runtime.engine.openvino_graph",
 }
-"""Importing an engine takes 80 to 200 ms, and starts no thread the way that these modules do it."""
+"""The module that a zygote imports for each engine: 80 to 200 ms, and no thread is started."""
 BARE = Environment("bare", sys.executable, ("gnomon_runtime.process",))
 TORCH = Environment(
     "torch",
@@ -255,11 +255,11 @@ HELLO_TIMEOUT_S = 10.0
 RESTART_PAUSE_S = 0.5
 """Back-off before another supervisor where one has ended within this time of its hello; one killed later is replaced at once."""
 WARM_ATTEMPTS = 3
-"""How many zygotes that end before they are warm are waited for: one may be killed, one that dies of its imports always does."""
+"""The number of zygotes in a row that may end before they are warm: one may be killed, one whose imports fail always ends."""
 TORCH_PAUSE_S = 5.0
-"""Importing torch takes seconds of a core: a zygote that ends each time must not take all of one."""
+"""Seconds of back-off after a zygote with torch has ended: the import takes seconds of a core, and must not keep it busy."""
 TORCH_STEADY_S = 1.0
-"""A zygote that ends later than this after it was warm was ended from outside: it is replaced without a pause."""
+"""Seconds since a zygote was warm after which its end counts as caused from outside: it is replaced without back-off."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -293,7 +293,7 @@ class Supervision:
         self._up_since_s = float("-inf")
         self._torch_warm_s = float("inf")
         self._torch_failures = 0
-        """How many zygotes with torch in a row have ended early: the first of them may have been killed."""
+        """The number of zygotes with torch in a row that have ended early: the first of them may have been killed."""
         self._restarting: asyncio.Task[None] | None = None
         self._torch_start: asyncio.Task[None] | None = None
         self._stopping = False

@@ -51,9 +51,9 @@ class CoordinatorConnections:
         self._session, self._token, self._epoch = session, token, epoch
         self._on_state, self._on_lost = on_state, on_lost
         self.clients: dict[str, NodeClient] = {}
-        """By node; a client is here from the moment that its address is known, whether it answers or not."""
+        """The client of each node whose coordinator's address is known, whether the coordinator answers or not."""
         self.states: dict[str, State] = {}
-        """By node, the last state of each coordinator that answers."""
+        """The last state of each coordinator that answers, by node."""
         self._pending: set[str] = set()
         """Nodes that have neither sent a first state nor failed to answer yet."""
         self._answer = asyncio.Event()

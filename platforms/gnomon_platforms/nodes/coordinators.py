@@ -41,7 +41,7 @@ the annotation is missing."""
 SAME_CORES = 0.05
 """Tolerance within which a request counts as up to date."""
 FIRST_STATE_TIMEOUT_S = 2.0
-"""For the first state of each node, which takes milliseconds unless the node has just died."""
+"""Seconds to wait for each node's first state, which takes milliseconds unless the node has just died."""
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
 """Pause after a failed write, doubled with each further failure."""
 
@@ -119,7 +119,7 @@ class NodeCoordinators:
         self._pods = self._informer()
         self.requests = PoolRequests(writer, options.namespace, self._ready_pod)
         self.shadows: ShadowTracker | None = None
-        """None until started."""
+        """The tracker of the nodes' Shadows; None until started."""
 
     async def start(self, context: ShadowContext, session: aiohttp.ClientSession) -> None:
         """Connect to the coordinators, and adopt the Shadows of an earlier leader, as far as nodes answer.
@@ -181,12 +181,12 @@ class PoolRequests:
     def __init__(self, writer: Writer, namespace: str, ready_pod: Callable[[str], CoordinatorPod | None]) -> None:
         self._writer, self._namespace, self._ready_pod = writer, namespace, ready_pod
         self._cores: dict[str, int] = {}
-        """By node, the cores that its Shadows have."""
+        """The cores of each node's Shadows."""
         self._changed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._written: dict[str, tuple[str, float]] = {}
-        """By node, the uid of the pod that was written to last, and the request: the informer's pod may be older than that."""
+        """The last write on each node: the pod's uid and its CPU request. The informer's pod may be older."""
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        """By node, the task that writes its request; none while the request is up to date."""
+        """The task that writes each node's request; absent while the request is up to date."""
 
     def set_cores(self, node: str, cores: int) -> None:
         """Let the pool's request follow the cores that the Shadows of a node have."""

@@ -43,7 +43,7 @@ class ServedModels:
         self._layers = LayerFiles()
         self._network = network
         self._last: dict[str, tuple[ModelEntry, Layers] | None] = {}
-        """By model reference, the repository's last answer."""
+        """The repository's last answer for each model reference."""
 
     @property
     def on_nodes(self) -> bool:

@@ -30,7 +30,7 @@ from gnomon_platforms.nodes.models import ServedModels
 State = Mapping[str, Any]
 """The whole state of a node, as its coordinator sends it."""
 Row = Mapping[str, Any]
-"""One Shadow in that state."""
+"""The entry of one Shadow in a node's state."""
 Version = tuple[str, int]
 """Incarnation of a coordinator, and the number of its state."""
 ALIVE = ("starting", "ready")
@@ -120,7 +120,7 @@ class NodeShadow:
     end_requested: bool = False
     """Whether the node of this remote Shadow has been asked to end it, its Body working without it."""
     unconfirmed: bool = False
-    """Whether the last change got no answer: the node's state then decides what the Shadow has."""
+    """Whether the last change got no answer: the node's next state then says which pair is in force."""
 
     def loaded(self, pair: Pair) -> Pair:
         """Return the pair with the blocks that this Shadow keeps in memory: for a remote one, always those of its creation.

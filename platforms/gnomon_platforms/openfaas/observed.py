@@ -109,7 +109,7 @@ class ObservedCluster:
         self.capacity = NodeCapacity()
         self.conflicts = ConflictingAutoscalers(api, options.namespace, conflicts_changed, self.clock)
         self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
-        """By node, the time of the last answer of any pod there."""
+        """The time of the last answer of any pod on each node."""
         self.resizes = True
         """Whether the cluster can resize pods in place."""
         self._api = api

@@ -75,9 +75,9 @@ class OpenFaasPlatform:
         )
         self._coordinators = None if options.nodes is None else NodeCoordinators(api, cluster.writer, options.nodes)
         self._workloads: dict[str, Workload] = {}
-        """By `name.namespace`, a string for cheap look-ups: each function's instances are read twice a second."""
+        """The workload of each function, by `name.namespace`: a string, because each function is looked up twice a second."""
         self._records: dict[str, InstanceRecord] = {}
-        """By instance id, the instances that have not ended."""
+        """The instances that have not ended, by id."""
         self._known: dict[FunctionKey, tuple[FunctionSpec, int]] = {}
         self._ended_here: set[str] = set()
         """The instances whose channel has ended while another process leads, which has not removed their pods yet."""

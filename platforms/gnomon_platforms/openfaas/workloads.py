@@ -51,10 +51,10 @@ from gnomon_platforms.openfaas.planning import (
 from gnomon_platforms.openfaas.steps import Steps
 
 REPLACED_S = 10.0
-"""How long the replicas stay as they are after an instance has ended by itself: the next instance takes the pod that its
+"""Seconds for which the replicas stay as they are after an instance has failed: the next instance takes the pod that its
 ReplicaSet creates. Scaled down at once, that pod would be removed and created again."""
 RECHECK_S = 5.0
-"""How soon time limits are checked again while instances start or pods are to be removed."""
+"""Seconds between checks of time limits while instances start or pods are to be removed."""
 
 _LOG = logging.getLogger("gnomon.openfaas")
 
@@ -84,13 +84,13 @@ class InstanceRecord(RemoteInstance[HttpChannel]):
         self.bound: str | None = None
         """The name of the pod that it was bound to; the informer may not have observed that yet."""
         self.placed_s: float | None = None
-        """When its pod was first seen on a node."""
+        """The time at which its pod was first observed on a node."""
         self.restarts = 0
         """The container's restart count when the instance became ready: with another restart its batches are lost."""
         self.served = False
-        """Whether it has been ready."""
+        """Whether the instance has been ready."""
         self.stopping = False
-        """Whether its end was requested."""
+        """Whether the instance's end was requested."""
         self._refused: RefusedSize | None = None
 
     @property
@@ -228,14 +228,14 @@ class Workload(Reconciler[Step]):
         super().__init__(str(key), cluster.clock, cluster.rng, _LOG)
         self.key = key
         self.records: dict[str, InstanceRecord] = {}
-        """By instance id."""
+        """The function's instances, by id."""
         self._steps, self._cluster = steps, cluster
         self._spec: FunctionSpec | None = None
         self._version = 0
         self._released: set[str] = set()
         """The names of the pods of instances that have ended."""
         self._replaced_until_s: list[float] = []
-        """For each instance that has ended by itself, until when its place is kept."""
+        """The times until which the replicas of failed instances are kept, one for each."""
         self._without_room_since_s: float | None = None
         self._background = Background()
 
@@ -320,7 +320,7 @@ class Workload(Reconciler[Step]):
             self._progress_serving(record, record.channel, pod)
 
     def _progress_serving(self, record: InstanceRecord, channel: HttpChannel, pod: PodFacts) -> None:
-        """The same for one that takes batches, or has taken some."""
+        """Update an instance that takes batches, or has taken some, from its pod's state."""
         if pod.restarts > record.restarts:
             record.end(pod.trouble or "its container was restarted")
         elif pod.ending and not record.stopping:

@@ -173,7 +173,7 @@ class ProviderFollower:
 
     def __init__(self, api: ProviderApi, query: LogQuery, *, follow: bool) -> None:
         self.trouble: GnomonError | None = None
-        """Why the lines ended before their end."""
+        """The error that broke the log stream off; None if it ended normally."""
         self._api, self._query, self._follow = api, query, follow
         self._lines: asyncio.Queue[LogLine | None] = asyncio.Queue(100)
         self._task = asyncio.get_running_loop().create_task(self._read())

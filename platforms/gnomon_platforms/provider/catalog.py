@@ -34,7 +34,7 @@ from gnomon_core.settings import PREFIX
 from gnomon_platforms.provider.api import CREDENTIALS, Document, ProviderApi, ProviderOptions
 
 SCALING = "openfaas"
-"""The one policy that leaves the number of replicas to OpenFaaS."""
+"""The scaling policy of a provider's functions, which leaves the number of replicas to OpenFaaS."""
 IN_FLIGHT_VARIABLE = "max_inflight"
 """Environment variable of of-watchdog: how many requests a replica takes at once; 0 is no limit."""
 _SCALE_LABELS = "com.openfaas.scale."
@@ -106,7 +106,7 @@ def _count(document: Mapping[str, Any], field: str) -> int:
 
 
 MOST_PLACES = 512
-"""Each is watched while nothing is under way there; what is more than that waits in the queue."""
+"""The most slots of a function: each idle slot watches its connection; requests beyond them wait in the queue."""
 REMEMBERED = 8
 """Recent values kept of each function, for changes that the gateway has not processed yet."""
 _WITHOUT_NAMESPACES = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
@@ -121,7 +121,7 @@ class Catalog:
         self._recent_specs: dict[FunctionKey, deque[FunctionSpec]] = {}
         self._namespaces: tuple[str, ...] = (DEFAULT_NAMESPACE,)
         self.has_namespaces = True
-        """Whether the provider answers which namespaces there are. One that does not takes names as they are: `NAME.NAMESPACE`
+        """Whether the provider lists namespaces. A provider that does not takes names literally: `NAME.NAMESPACE`
         would be another function there."""
         self._refreshing = threading.Lock()
         self._ended = threading.Event()
@@ -129,9 +129,9 @@ class Catalog:
         self.changed: list[Callable[[FunctionKey], None]] = []
         self.moved: list[Callable[[], None]] = []
         self.trouble: GnomonError | None = None
-        """Why the provider could not be asked when it was last; None where it answered."""
+        """The error of the last poll; None if the provider answered."""
         self.looks = 0
-        """How often it has been asked, so that whoever keeps something made of it knows when that is old."""
+        """The number of polls, by which users of the catalogue know that a derived value is outdated."""
 
     def start(self) -> None:
         """Read the provider's state, and start to poll it.

@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSES_S: Mapping[int, float] = {HTTPStatus.TOO_MANY_REQUESTS: 0.05, HTTPStatus.SERVICE_UNAVAILABLE: 0.5}
-"""Of what was not run, by its status. While one slot tries, a replica idles: twenty tries a second are less of a waste."""
+"""Longest back-off in seconds by the status of a refusal. A replica idles meanwhile, hence 20 attempts a second at most."""
 _NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 LARGE_BYTES = 2**20
-"""From which on a body is sent in parts: all at once would hold the event loop up."""
+"""Size in bytes from which a body is sent in parts: in one piece it would block the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,14 @@ class ProviderChannel(ExchangeChannel):
     keeps_host = False
     """Whether requests carry the client's Host header to the other end."""
     believes_marks = True
-    """Whether an answer with `X-OpenFaaS-Internal` is taken for a platform's: there is one between us and the function."""
+    """Whether an answer with `X-OpenFaaS-Internal` counts as the platform's own, which stands between us and the function."""
 
     def __init__(self, route: Route, around: Around, token: str, on_lost: Callable[[str], None]) -> None:
         super().__init__(on_lost, around.timeout_s, route.address)
         self._route, self._around, self._token = route, around, token
         self._epoch = 0
         self._answers: list[Member] = []
-        """Of the requests of the batch in flight that have been answered, where each travels by itself."""
+        """The answers to the requests of the batch in flight so far, where each request is sent by itself."""
 
     @property
     def batches(self) -> bool:

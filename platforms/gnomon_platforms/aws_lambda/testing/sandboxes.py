@@ -25,7 +25,7 @@ from typing import Any
 from gnomon_core.process_memory import peak_bytes
 
 MAX_RESPONSE_BYTES = 6_291_556
-"""As Lambda states it when it refuses a larger one: 6 MB and 100 bytes."""
+"""Lambda's limit of a response, as its refusal of a larger one states it: 6 MB and 100 bytes."""
 TAIL_BYTES = 4096
 _NEXT = "/2018-06-01/runtime/invocation/next"
 _LONGEST_S = 900
@@ -104,7 +104,7 @@ class Sandbox:
         return Answer(body, error, self._log(work.id, version, duration_ms))
 
     def close(self) -> None:
-        """End it."""
+        """End the sandbox's process and its Runtime API."""
         self.process.kill()
         self.process.wait()
         self._reader.join(5)
@@ -194,7 +194,7 @@ def _handler_of(sandbox: Sandbox) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Do nothing: requests are not logged."""
 
     return RuntimeApi
 

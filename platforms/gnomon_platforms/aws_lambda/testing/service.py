@@ -238,7 +238,7 @@ class LambdaService:
         return folder
 
     def forget(self, name: str) -> None:
-        """The function is gone."""
+        """Forget all versions of a removed function."""
         with self._finding:
             for key in [key for key in self._versions if key[0] == name]:
                 del self._versions[key]
@@ -279,6 +279,6 @@ def _handler_of(service: LambdaService) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the names are http.server's
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Do nothing: requests are not logged."""
 
     return Api

@@ -137,7 +137,7 @@ class KnativeCluster:
         self.gateways = Gateways(self.gateway_pods.values, clock)
         self.conflicts = ConflictingAutoscalers(api, everywhere, conflicts_changed, clock)
         self.shadows = None if options.models is None else RevisionShadows(api, self.writer, options.models, clock, epoch)
-        """None if no models are configured."""
+        """The Shadows of all Revisions; None if no models are configured."""
         self.background = Background()
         self.events = EventRecorder(self.writer, clock, self.background, self._deployment_uid)
         self.settings = ClusterSettings()
@@ -156,7 +156,7 @@ class KnativeCluster:
 
     @property
     def trouble(self) -> str:
-        """Why the informers' state is stale; empty while it is not."""
+        """The reason why the informers' caches are stale; empty while they are current."""
         silent_s = max(informer.silent_s for informer in self.informers)
         return f"The API server has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
@@ -179,7 +179,7 @@ class KnativeCluster:
         return self.revisions.get(key.namespace, key.name)
 
     def conflict(self, pa: PaFacts) -> ConflictingAutoscaler | None:
-        """Another autoscaler of the Revision's Deployment."""
+        """The other autoscaler that targets the Revision's Deployment; None without one."""
         return self.conflicts.of(pa.deployment)
 
     def pods(self, key: FunctionKey) -> Iterable[RevisionPod]:

@@ -169,7 +169,7 @@ class KnativeAutoscaler:
 
     @property
     def trouble(self) -> str:
-        """Why the informers' state is stale; empty while it is not."""
+        """The reason why the informers' caches are stale; empty while they are current."""
         return "" if self._policies is None else self._cluster.trouble
 
     # Informers' events

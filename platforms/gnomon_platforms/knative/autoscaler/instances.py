@@ -83,10 +83,10 @@ class Bodies:
         self._free: Sequence[RevisionPod] = ()
         """Pods that are no instance: those that Knative's bounds keep beyond the policy's number, or that are about to end."""
         self._requested: dict[str, int | None] = {}
-        """By instance, the cores that were requested for it; None for as many as the Revision says."""
+        """The cores requested for each instance; None for the Revision's own number."""
         self._pods: dict[str, RevisionPod] = {}
         self._youngest_at = 0.0
-        """When the youngest of these pods was made, by Kubernetes' clock."""
+        """The creation time of the youngest of these pods, by Kubernetes' clock."""
 
     def __len__(self) -> int:
         return len(self._requested)
@@ -184,7 +184,7 @@ class Bodies:
 
 
 def _quality(pod: RevisionPod) -> tuple[bool, bool, float, str]:
-    """Ready ones first, then those that run, then by age."""
+    """Return the sort key of pods for instances: ready pods first, then running ones, then by age."""
     return not pod.ready, not pod.running, pod.created_at, pod.name
 
 
@@ -203,12 +203,12 @@ class RevisionInstances:
         self._key, self._name, self._cluster, self._policies = key, str(key), cluster, policies
         self._bodies = Bodies(self._name)
         self._working: dict[str, Mapping[str, Pair]] = {}
-        """By Body, the Shadows that it works with."""
+        """The pairs of each Body's present Shadows, by Body and Shadow."""
         self._refused: dict[str, RefusedSize] = {}
-        """By pod."""
+        """The size that was refused for each pod, by the pod's uid."""
         self._buffer: BufferStatus | None = None
         self._policy = ""
-        """The policy that was shown it last, whose decisions come."""
+        """The policy of the settings by which the load was observed last: decisions to come are this policy's."""
 
     @property
     def wanted(self) -> int:
@@ -431,7 +431,7 @@ class _RevisionActuator(Actuator[Awaitable[None]]):
 
 
 FIRST_READ_TIMEOUT_S = 10.0
-"""For the first answer of a repository. One that is well takes less than a second."""
+"""Seconds that policies wait for a repository's first answer, which normally takes less than one."""
 READERS = 4
 """The number of models that are read concurrently."""
 _READERS = ThreadPoolExecutor(READERS, "models")
@@ -446,7 +446,7 @@ class ModelReader:
         self._settings: Settings | None = None
         """The settings that name the model; None while none is named."""
         self._waits_until_s = -math.inf
-        """For the first answer."""
+        """The time until which policies wait for the first answer."""
         self._again_s = math.inf
         self._reading: asyncio.Task[None] | None = None
 

@@ -118,7 +118,7 @@ async def _read_up_to(content: aiohttp.StreamReader, most_bytes: int) -> bytes |
 
 PAGE = "/metrics"
 MOST_BYTES = 4096
-"""A pod's name has 253 bytes at most, and all other fields 50."""
+"""The largest `Stat` message that is read: a pod's name has 253 bytes at most, and all other fields 50."""
 MOST = 1e6
 """The largest plausible number of requests in a pod, or per second."""
 
@@ -184,7 +184,7 @@ FIGURE = "kn_revision_request_queued"
 UNCOUNTED = "gnomon_revision_requests_beside_total"
 WAITING_PAGE = f"/metrics?name[]={FIGURE}"
 WAITING_MOST_BYTES = 8 << 20
-"""A Revision's line has about 200 bytes, so this allows 40,000 Revisions; 160 if a server sends its whole page."""
+"""The largest page that is read: 40,000 Revisions at about 200 bytes a line; 160 if a server sends all its metrics."""
 
 _LINES = {figure: lines_of(figure) for figure in (FIGURE, UNCOUNTED)}
 
@@ -279,7 +279,7 @@ def _row(curve: Mapping[int, float]) -> tuple[float, ...]:
 
 
 EXTRAPOLATION_S = 3.0
-"""How far the counters are extrapolated without a new scrape."""
+"""Seconds for which the counters are extrapolated without a new scrape."""
 LONGEST_GAP_S = 5.0
 """The longest gap between scrapes for which the last values are assumed."""
 NOISE = 1e-9
@@ -366,11 +366,11 @@ AWAKE_PERIOD_S, ASLEEP_PERIOD_S = 0.2, 0.05
 POD_TIMEOUT_S = 0.8
 ACTIVATOR_TIMEOUT_S = 3.0
 BLIND_AFTER_S = 5.0
-"""Without an answer of an activator for so long, waiting requests count as invisible, and nothing scales to zero."""
+"""Seconds without an activator's answer after which waiting requests count as unobserved, and no Revision scales to zero."""
 LAST_VALUES_S = 3.0
-"""For so long the last values stand for a pod or an activator that does not answer."""
+"""Seconds for which the last values are used for a pod or an activator that does not answer."""
 ALL_UP_TO = 3
-"""Up to this number, all pods are scraped."""
+"""The number of a Revision's pods up to which all are scraped; of more pods, a sample."""
 UNBOUNDED_SAMPLE = 1.96**2 * 100.0 / 5.0**2
 """The sample size for infinitely many pods: confidence 95 %, variance 100, margin of error 5."""
 
@@ -409,11 +409,11 @@ class Scraper:
         self._on_stats, self._on_waiting, self._on_uncounted = on_stats, on_waiting, on_uncounted
         self._following: dict[FunctionKey, asyncio.Task[None]] = {}
         self._last: dict[FunctionKey, tuple[float, PodStat]] = {}
-        """By Revision, the time and the sum of its pods' last statistics."""
+        """The time and the sum of the last statistics of each Revision's pods."""
         self._last_answers: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
-        """By activator or gateway, the time and content of its last answer."""
+        """The time and content of the last answer of each activator and gateway."""
         self._counted: dict[str, Mapping[FunctionKey, float]] = {}
-        """By gateway, its counters at its last answer."""
+        """The counters in each gateway's last answer."""
         self._scrapes: dict[str, asyncio.Task[None]] = {}
         self._observed_s, self._blind = clock.now_s(), False
         self._tasks = Background()
@@ -561,7 +561,7 @@ def _extrapolate(sample: Sequence[PodStat], pods: int) -> PodStat | None:
 PERIOD_S = 5.0
 TIMEOUT_S = 3.0
 FEWER_AFTER_S = 60.0
-"""As long as a terminating gateway may take to answer its requests."""
+"""Seconds after which a smaller number of gateways counts: a terminating one may take as long to answer its requests."""
 
 
 class Gateways:
@@ -570,7 +570,7 @@ class Gateways:
     def __init__(self, pods: Callable[[], Iterable[RevisionPod]], clock: Clock) -> None:
         self._pods, self._clock = pods, clock
         self._last_answers: dict[str, dict[FunctionKey, ObservedLatency]] = {}
-        """By gateway."""
+        """The batch latencies in each gateway's last answer, by gateway and Revision."""
         self._queues, self._fewer_since_s = 1, clock.now_s()
         self._task: asyncio.Task[None] | None = None
 
@@ -587,7 +587,7 @@ class Gateways:
         return merge_curves([latencies[key] for latencies in self._last_answers.values() if key in latencies])
 
     def start(self, session: aiohttp.ClientSession) -> None:
-        """Begin to ask."""
+        """Start to scrape the gateways."""
         self._task = asyncio.get_running_loop().create_task(self._run(session))
 
     async def stop(self) -> None:

@@ -117,7 +117,7 @@ class RevisionPod:
     memory_bytes: int = 0
     trouble: str = ""
     reported: bool = False
-    """Whether its node has said which resources its container has: before that, Kubernetes refuses to change them."""
+    """Whether the node has reported the container's resources: before that, Kubernetes refuses to resize the pod."""
 
     @property
     def resizable(self) -> bool:
@@ -172,7 +172,7 @@ class LiveRevision:
     placing: Placing = field(default_factory=Placing)
     template: Template = NO_TEMPLATE
     batches: bool = False
-    """Whether its requests go through the gateway."""
+    """Whether the Revision's requests go through the gateway."""
 
 
 @dataclass(frozen=True, slots=True)

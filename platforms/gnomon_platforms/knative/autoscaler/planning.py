@@ -41,7 +41,7 @@ from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 
 SERVE, PROXY = "Serve", "Proxy"
 LEAST_ACTIVATORS = 2
-"""One of two may be restarted."""
+"""The least activators in a Revision's path: one of two may be restarted."""
 
 
 @dataclass(frozen=True, slots=True)

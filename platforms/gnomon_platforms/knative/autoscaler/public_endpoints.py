@@ -45,7 +45,7 @@ MANAGED_BY_LABEL, MANAGER = "endpointslice.kubernetes.io/managed-by", "gnomon"
 SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 PUBLIC_LABELS = {"networking.internal.knative.dev/serviceType": "Public"}
 MIRRORED_AGAIN_S = 1.0
-"""How long Kubernetes is given to mirror the Endpoints again before our slices are deleted."""
+"""Seconds for Kubernetes to mirror the Endpoints again, before our slices are deleted."""
 
 Ports = tuple[tuple[str, int], ...]
 
@@ -161,7 +161,7 @@ class PublicEndpoints:
             api, Source(ENDPOINT_SLICES, namespace, labels=f"{MANAGED_BY_LABEL}={MANAGER}"), own_slice
         )
         self._mirrored_since_s: dict[FunctionKey, float] = {}
-        """By Revision that batches no longer, when its label was seen to be gone."""
+        """The time at which the label of each Revision that no longer batches was first observed to be gone."""
 
     def plan(self, pa: PaFacts, *, batches: bool) -> tuple[list[SetSlices | SetMirroring], float | None]:
         """The next steps for a Revision's public Service, and the seconds until the next plan; None if only an event matters.

@@ -52,7 +52,7 @@ BODIES_ALONE = "BodiesAlone"
 """The reason of the Event on the Deployment if Bodies work alone although the policy makes Shadows."""
 PROBE_PERIOD_S = 0.25
 PROBE_AGAIN_S = 2.0
-"""After a probe that failed by an error of the API server."""
+"""Seconds until the next probe after one that failed by an error of the API server."""
 
 _LOG = logging.getLogger("gnomon.knative")
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 DEFAULT_POLICY = "kpa"
 UNBOUNDED = 10_000
 ACTIVATION_BUFFER_S = 30.0
-"""Knative's own: the Deployment says first that its progress deadline has passed, and why."""
+"""Seconds added to the progress deadline, as Knative does: the Deployment first reports that it has passed, and why."""
 LEAST_TARGET = 0.01
 MAX_BATCH = 1024
 UNSUITED = {"hpa": "decides by CPU, which is not measured here"}

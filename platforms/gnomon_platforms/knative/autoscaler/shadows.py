@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 ADOPTING_S = 60.0
-"""For so long after a start the Body of a Shadow that an earlier leader has left may still be found."""
+"""Seconds after a start in which a Shadow of an earlier leader is kept, because its Body may still be found."""
 _NO_BODY = "no_such_body"
 
 _LOG = logging.getLogger("gnomon.knative")

@@ -122,7 +122,7 @@ class PendingResizes:
     def __init__(self, expired: Callable[[PodName], None]) -> None:
         self._expired = expired
         self._timed_out: dict[str, bool] = {}
-        """By the pod's uid: has its timeout passed?"""
+        """Whether the timeout of each pod has passed, by the pod's uid."""
 
     def is_pending(self, pod: RevisionPod) -> bool:
         """True if a pod without slots should get none yet."""

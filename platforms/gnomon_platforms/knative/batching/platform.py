@@ -123,7 +123,7 @@ def _ignore_loss(why: str) -> None:
 
 REOPEN_S = 1.0
 LAST_ANSWER_S = 1.0
-"""How long the last answer of a removed pod is awaited."""
+"""Seconds that the last answer of a removed pod is awaited."""
 GONE = "its pod has gone"
 
 

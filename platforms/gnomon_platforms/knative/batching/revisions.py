@@ -240,7 +240,7 @@ def _kept(document: dict[str, Any]) -> BufferStatus | None:
 
 
 VERSION = 1
-"""A Revision never changes but in its annotations, which need no other pods."""
+"""The version of every Revision: only annotations of a Revision can change, and these need no other pods."""
 
 
 class RevisionStore:

@@ -41,7 +41,7 @@ MAX_SECRET_BYTES = 1024 * 1024
 Manifest = dict[str, Any]
 
 MIN_READY_S = 3
-"""How long a rolling update waits after a new pod is ready before it removes an old one. In this time the gateway drains an old
+"""Seconds that a rolling update waits after a new pod is ready before it removes an old one. Meanwhile the gateway drains an old
 instance and marks its pod, so that the ReplicaSet removes just that one."""
 
 
@@ -115,7 +115,7 @@ def changed_metadata(current: Manifest, wanted: Manifest) -> Manifest:
 
 
 def with_creation(metadata: Manifest, created_at: float) -> Manifest:
-    """The same metadata with the time of the function's first deployment."""
+    """Return a copy of the metadata with the time of the function's first deployment, in seconds since 1970."""
     return {**metadata, "annotations": {**metadata["annotations"], CREATED_ANNOTATION: repr(created_at)}}
 
 
@@ -176,7 +176,7 @@ def batch_token(key: FunctionKey, token: str) -> Manifest:
 
 
 def owned_by(manifest: Manifest, owner: Manifest) -> Manifest:
-    """The same object with an owner reference, for garbage collection only: the owner is not its controller."""
+    """Return a copy of the manifest with an owner reference, for garbage collection only: the owner is not its controller."""
     metadata = owner["metadata"]
     reference = {
         "apiVersion": owner["apiVersion"],

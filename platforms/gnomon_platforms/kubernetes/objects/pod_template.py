@@ -39,7 +39,7 @@ PRE_STOP_S = 2
 """The pause between a pod's deletion and its SIGTERM. Gateways and kube-proxy learn of the deletion by watches, when the kubelet
 does: until they have stopped sending, the pod goes on as if nothing had happened, whatever its image does at SIGTERM."""
 GRACE_S = 5
-"""Added to the time for requests in flight: for the SIGTERM and the last answers to arrive."""
+"""Seconds added to the time for requests in flight, for the SIGTERM and the last answers to arrive."""
 TMP_SIZE = "1Gi"
 CSI_DRIVER, FUNCTION_ATTRIBUTE = "node.gnomon", "gnomon/function"
 COORDINATOR_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}

@@ -113,7 +113,7 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
 
 
 def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
-    """Why a pod does not become ready, in Kubernetes' words: evicted, unschedulable, ErrImagePull, an exit code."""
+    """Return the reason why a pod is not ready, in Kubernetes' words: evicted, unschedulable, ErrImagePull, an exit code."""
     state = container.get("state") or {}
     for found in (state.get("waiting"), state.get("terminated"), (container.get("lastState") or {}).get("terminated")):
         if found and found.get("reason") not in (None, "ContainerCreating", "PodInitializing", "Completed"):
@@ -153,7 +153,7 @@ def memory_of(resources: Mapping[str, Any]) -> int:
 
 
 def resize_trouble(status: Mapping[str, Any]) -> str:
-    """Why a node has deferred or refused a pod's resize, in Kubernetes' words; empty if it has not."""
+    """Return the reason why a node has deferred or refused a pod's resize, in Kubernetes' words; empty if it has not."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
             return words(f"{RESIZE} {condition.get('reason', 'pending')}", condition.get("message"))

@@ -32,7 +32,7 @@ from gnomon_platforms.local.builder.environments import Environments, Log, Runne
 
 BUILD_UID = 64_900
 TIME_LIMIT_S = 1800.0
-"""A torch for CUDA is 3 GB: at 5 MB/s that alone takes ten minutes."""
+"""Time limit of a build in seconds: torch for CUDA alone, 3 GB, takes ten minutes at 5 MB/s."""
 UNUSED_S = 3600.0
 """Retention of unused builds: a user may deploy some time after a build, or deploy again after a removal."""
 
@@ -156,7 +156,7 @@ class EnvironmentBuilder:
         return [*unused, *contents, *environments]
 
     def _use(self, content: Content | None) -> None:
-        """Note that something is in use now."""
+        """Mark a content and its environment as used now."""
         if content is not None:
             self._contents.use(content.content_id)
             self._environments.use(content.environment_id)
@@ -233,7 +233,7 @@ def _read(path: Path) -> dict[str, str]:
 
 EVERY_S = 1800.0
 SETTLE_S = 1.0
-"""A `gnomon remove -f stack.yml` changes many functions at once."""
+"""Seconds from a change to the collection: `gnomon remove -f stack.yml` changes many functions at once."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -277,7 +277,7 @@ class Housekeeping:
                 continue
 
     async def collect(self) -> list[str]:
-        """Remove what has not been used for long enough, and say what."""
+        """Remove builds that have been unused for long enough; return what was removed."""
         images, contents = frozenset(await asyncio.to_thread(self._images)), frozenset(self._contents())
         images_before, contents_before = self._before
         self._before = images, contents

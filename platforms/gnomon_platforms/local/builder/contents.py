@@ -199,7 +199,7 @@ def _language(path: Path) -> str | None:
 
 
 def _check_handler(path: Path) -> None:
-    """A syntax error is found now and not when the first instance starts."""
+    """Refuse a handler with a syntax error now, and not when the first instance starts."""
     source = _read(path) or b""
     if len(source) > MAX_DOCUMENT_BYTES:
         raise GnomonError(422, "bad_handler", "function/handler.py has more than 1 MiB.", "Move data into files beside it.")
@@ -243,7 +243,7 @@ BLOCK_BYTES = 512
 COPY_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_FLOOR_BYTES = 1 << 20
-"""A small archive of repetitive text may be compressed more than the ratio allows, up to this size."""
+"""Unpacked size up to which an archive may exceed the compression ratio, as a small one of repetitive text does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def make_immutable(folder: Path) -> None:
 
 Log = Callable[[str], None]
 LINE_CHARACTERS = 2000
-"""A longer line is cut. faas-cli's reader gives up at 64 KiB."""
+"""The most characters of a line of a build's log, which is cut there. faas-cli's reader gives up at 64 KiB."""
 TIME_IS_OVER = 124
 END_S = 5.0
 GRACE_S = 10.0
@@ -223,9 +223,9 @@ PIP_NAMES = {
 }
 """The operator's settings of pip, under uv's names."""
 UV_CONFIGURATION = (Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml"))
-"""Where an operator may have named indexes for every user of the machine."""
+"""The system-wide configuration files of uv, in which an operator may name package indexes."""
 PORTS = frozenset({53, 80, 443})
-"""Of names whose answer is too long for UDP, and of indexes."""
+"""TCP ports that a build may reach: DNS, for answers that are too long for UDP, and package indexes."""
 
 
 def settings_for_builds(environment: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"\$\{")
 _URL = re.compile(
     r"(?<![a-z0-9.-])(?:[a-z]+\+)?(https?|ssh|git|ftp|socks5h?|[a-z][a-z0-9+.-]*(?=://)):([^\s'\"]*)", re.IGNORECASE
 )
-"""With or without slashes: uv reads `http:127.0.0.1` as a browser does."""
+"""A URL with or without slashes: uv reads `http:127.0.0.1` as a browser does."""
 _AUTHORITY = re.compile(r"//([^/\\?#]+)")
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback")
 DEFAULT_PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418, "ftp": 21, "socks5": 1080, "socks5h": 1080}
