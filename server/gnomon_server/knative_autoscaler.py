@@ -170,7 +170,7 @@ def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Raises:
-        GnomonError: 501 without the Kubernetes client, 503 where there is no way to a cluster.
+        GnomonError: 501 without the Kubernetes client, 503 if no cluster is configured.
 
     """
     begin_log(verbose=verbose)

@@ -222,7 +222,7 @@ def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = Fal
     """Serve until SIGINT or SIGTERM.
 
     Raises:
-        GnomonError: 501 without the Kubernetes client, 503 where there is no way to a cluster.
+        GnomonError: 501 without the Kubernetes client, 503 if no cluster is configured.
 
     """
     begin_log(verbose=verbose)

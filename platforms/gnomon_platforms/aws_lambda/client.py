@@ -64,9 +64,9 @@ def aws_errors(action: str) -> Iterator[None]:
         response = error.last_response if isinstance(error.last_response, dict) else {}
         state = response.get("Configuration", response)
         reason = state.get("StateReason") or state.get("LastUpdateStatusReason") or str(error)
-        raise GnomonError(503, "aws_refused", f"AWS could not {action}: {reason}", "Correct what it names.") from error
+        raise GnomonError(503, "aws_refused", f"AWS could not {action}: {reason}", "Correct what the message names.") from error
     except Boto3Error as error:
-        raise GnomonError(503, "aws_refused", f"AWS refused to {action}: {error}", "Correct what it names.") from error
+        raise GnomonError(503, "aws_refused", f"AWS refused to {action}: {error}", "Correct what the message names.") from error
     except exceptions.BotoCoreError as error:
         raise GnomonError(
             503,
@@ -85,7 +85,9 @@ def _refused(error: exceptions.ClientError, action: str) -> GnomonError:
     if code in _EXPIRED:
         return GnomonError(503, "aws_credentials", f"The AWS credentials have expired: {text}", "Log in again: `aws sso login`.")
     if code in _DENIED:
-        return GnomonError(503, "aws_denied", f"AWS does not let Gnomon {action}: {text}", f"Attach {POLICY} to who it runs as.")
+        return GnomonError(
+            503, "aws_denied", f"AWS does not let Gnomon {action}: {text}", f"Attach {POLICY} to Gnomon's user or role."
+        )
     if "role" in text.lower() and code in {"InvalidParameterValueException", "ValidationException", "NoSuchEntity"}:
         return GnomonError(
             503,
@@ -93,7 +95,7 @@ def _refused(error: exceptions.ClientError, action: str) -> GnomonError:
             f"The functions' role cannot be used: {text}",
             "Check --lambda-role, and that the role trusts lambda.amazonaws.com: deploy/lambda/trust-policy.json.",
         )
-    return GnomonError(503, "aws_refused", f"AWS refused to {action}: {text} ({code})", "Correct what it names.")
+    return GnomonError(503, "aws_refused", f"AWS refused to {action}: {text} ({code})", "Correct what the message names.")
 
 
 def is_role_not_ready(error: Any) -> bool:

@@ -161,7 +161,7 @@ class LambdaPlatform:
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         if request.node not in (None, self._node):
             raise GnomonError(
-                503, "no_capacity", f"There is no node {request.node!r} here, only {self._node!r}.", "Name it or none."
+                503, "no_capacity", f"There is no node {request.node!r} here, only {self._node!r}.", "Name this node, or none."
             )
         if len(self._slots) >= self._options.concurrency:
             raise GnomonError(
@@ -203,15 +203,13 @@ class LambdaPlatform:
             slot.channel.target = Target(slot.remote, version)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Refused: sandboxes share neither a machine nor memory."""
+        """Refuse: sandboxes share neither a machine nor memory."""
         del body_id, pair
-        raise GnomonError(
-            409, "no_such_body", "On Lambda there are no Shadows.", "Choose a policy that needs none, such as batch."
-        )
+        raise GnomonError(409, "no_such_body", "Lambda has no Shadows.", "Choose a policy that needs no Shadows, such as batch.")
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: Lambda has no Shadows."""
-        raise GnomonError(409, "no_such_shadow", f"On Lambda there are no Shadows, nor {shadow_id}.", "Decide again.")
+        """Refuse: Lambda has no Shadows."""
+        raise GnomonError(409, "no_such_shadow", f"There is no Shadow {shadow_id}: Lambda has no Shadows.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
         """Do nothing: Lambda has no Shadows."""

@@ -171,9 +171,9 @@ def check_budget(spent: float, agreed: float, note: Callable[[str], None]) -> No
 
     """
     if spent > max(SMALLEST_COST, OVERSPEND * agreed):
-        note(f"${spent:.4f} have been spent, where ${agreed:.4f} were expected.")
+        note(f"The run has cost ${spent:.4f}; the estimate was ${agreed:.4f}.")
         raise GnomonError(
-            402, "too_expensive", "The run costs more than twice what was expected.", "State what a sample takes: --sample-ms N."
+            402, "too_expensive", "The run has cost more than twice the estimate.", "State the time of one sample: --sample-ms N."
         )
 
 

@@ -90,7 +90,7 @@ class LambdaOptions:
         if not self.role:
             raise bad_request(
                 "role_missing",
-                "No role is named that functions run as on Lambda.",
+                "The role that functions run as on Lambda is missing.",
                 "Make one from deploy/lambda and name it: --lambda-role arn:aws:iam::ACCOUNT:role/NAME.",
             )
         if not _ROLE.fullmatch(self.role):
@@ -101,7 +101,13 @@ class LambdaOptions:
             )
         if not _PREFIX.fullmatch(self.prefix):
             raise bad_request(
-                "prefix_invalid", f"{self.prefix[:60]!r} cannot begin a name.", "Use up to 20 letters, digits and -."
+                "prefix_invalid",
+                f"{self.prefix[:60]!r} cannot be the prefix of Lambda's names.",
+                "Use up to 20 letters, digits and -.",
             )
         if not 1 <= self.concurrency <= MAX_CONCURRENCY:
-            raise bad_request("concurrency_invalid", f"{self.concurrency} Invokes at once.", f"Use 1 to {MAX_CONCURRENCY}.")
+            raise bad_request(
+                "concurrency_invalid",
+                f"A concurrency of {self.concurrency} Invokes is not possible.",
+                f"Use 1 to {MAX_CONCURRENCY}.",
+            )

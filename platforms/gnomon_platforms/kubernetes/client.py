@@ -179,19 +179,23 @@ def is_permanent(error: GnomonError) -> bool:
 def _meaning(error: Refused) -> tuple[int, str, str]:
     """The status, code and hint for a permanent error."""
     known: dict[int, tuple[int, str, str]] = {
-        HTTPStatus.UNAUTHORIZED: (503, "kubernetes_credentials", "The token or certificate is not known: check KUBECONFIG."),
+        HTTPStatus.UNAUTHORIZED: (
+            503,
+            "kubernetes_credentials",
+            "The API server does not accept the token or certificate: check KUBECONFIG.",
+        ),
         HTTPStatus.FORBIDDEN: (503, DENIED, f"Give it the role of {RBAC}: kubectl apply -k {RBAC}."),
         HTTPStatus.NOT_FOUND: (404, "kubernetes_missing", "It may just have been removed: list again."),
-        HTTPStatus.CONFLICT: (409, "kubernetes_conflict", "Somebody else changes it as well: try again."),
+        HTTPStatus.CONFLICT: (409, "kubernetes_conflict", "Another client has changed the object: try again."),
     }
-    invalid = 400, "kubernetes_invalid", "Correct " + ("; ".join(error.causes) or "what it names") + "."
+    invalid = 400, "kubernetes_invalid", "Correct " + ("; ".join(error.causes) or "what the message names") + "."
     known |= dict.fromkeys(
         (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE), invalid
     )
     if error.status == HTTPStatus.FORBIDDEN and "quota" in error.message:
         # An exceeded quota has the same status as a missing permission.
         return 503, DENIED, "Raise the quota."
-    return known.get(error.status, (502, "kubernetes_failed", f"The API server's log says more of its {error.status}."))
+    return known.get(error.status, (502, "kubernetes_failed", f"The cause of status {error.status} is in the API server's log."))
 
 
 def _seconds(value: object) -> float | None:
@@ -257,7 +261,7 @@ def _no_way(error: Exception) -> GnomonError:
     return GnomonError(
         503,
         "kubernetes_credentials",
-        f"There is no way to a cluster: {error}.".replace("..", "."),
+        f"No cluster is configured: {error}.".replace("..", "."),
         "Set KUBECONFIG to a file that kubectl works with.",
     )
 

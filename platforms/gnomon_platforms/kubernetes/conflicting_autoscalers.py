@@ -44,7 +44,7 @@ class ConflictingAutoscaler:
 
     @property
     def says(self) -> str:
-        return f"{self.kind} {self.name} sets the number of this Deployment's pods: Gnomon leaves them alone."
+        return f"{self.kind} {self.name} also scales this Deployment: Gnomon does not scale it meanwhile."
 
 
 def conflict_reader(kind: str) -> Callable[[Document], ConflictingAutoscaler | None]:

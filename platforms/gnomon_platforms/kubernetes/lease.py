@@ -68,7 +68,7 @@ class LeaseTiming:
         if not 0.0 < self.retry_s < self.renew_deadline_s < self.duration_s:
             raise bad_request(
                 "lease_timing",
-                f"A Lease of {self.duration_s} s, to be renewed within {self.renew_deadline_s:g} s, every {self.retry_s:g} s.",
+                f"Lease duration {self.duration_s} s, renew deadline {self.renew_deadline_s:g} s, retry {self.retry_s:g} s.",
                 "Each must be shorter than the one before it.",
             )
 
@@ -224,7 +224,9 @@ class Tenure:
         """
         self.watch()
         if not self.leading:
-            raise GnomonError(503, "not_leading", "Another process leads.", "Ask that one.", retry_after_s=1.0)
+            raise GnomonError(
+                503, "not_leading", "Another process holds the Lease.", "Send the request to the leader.", retry_after_s=1.0
+            )
 
     def watch(self) -> None:
         """Call `gone` if the time is over."""

@@ -199,7 +199,7 @@ class UnixChannel(Channel):
         head = frame.head_json()
         concurrency = head.get("concurrency", 1)
         if type(concurrency) is not int or not 1 <= concurrency <= MOST_CONCURRENCY:
-            raise WireError("a HELLO of an impossible concurrency")
+            raise WireError("a HELLO with an invalid concurrency")
         self.concurrency = concurrency
         self._connected()
         on_hello, self._on_hello = self._on_hello, _ignore

@@ -180,7 +180,9 @@ class LocalNode:
     def check_name(self, name: str | None) -> None:
         """Raise for the name of another node: GnomonError, 503 `no_capacity`."""
         if name not in (None, self.name):
-            raise GnomonError(503, "no_capacity", f"There is no node {name!r} here, only {self.name!r}.", "Name it or none.")
+            raise GnomonError(
+                503, "no_capacity", f"There is no node {name!r} here, only {self.name!r}.", "Name this node, or none."
+            )
 
     def allocation(self, instance_id: str) -> Allocation:
         """The allocation of an instance."""

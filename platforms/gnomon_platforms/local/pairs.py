@@ -280,7 +280,7 @@ class Pairs:
         known = None if origin is None else await asyncio.to_thread(self._blocks_and_profile, origin.recipe)
         body = context.bodies.get(body_id)
         if body is None or origin is None or known is None or not self._accepts_shadow(body):
-            raise _no_such_body(f"It has gone, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
+            raise _no_such_body(f"The Body has ended, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
         layers, profile = known
         if pair.node not in (None, context.node.name):
             raise GnomonError(
@@ -503,7 +503,7 @@ def _no_such_shadow(shadow_id: str) -> GnomonError:
     return GnomonError(
         409,
         "no_such_shadow",
-        f"{shadow_id} cannot become a Body: it is no Shadow that works with one, or becomes a Body already.",
+        f"{shadow_id} cannot become a Body: it works with no Body, or is being promoted already.",
         "Decide again from the present instances.",
     )
 

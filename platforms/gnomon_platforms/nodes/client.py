@@ -96,9 +96,9 @@ class CoordinatorConnections:
         """
         client, state = self.clients.get(body.node), self.states.get(body.node)
         if client is None or state is None:
-            raise no_such_body(f"No coordinator is connected on its node {body.node}.")
+            raise no_such_body(f"No coordinator is connected on the Body's node {body.node}.")
         if body.uid not in {row["pod_uid"] for row in state["bodies"]}:
-            raise no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
+            raise no_such_body("The Body's pod has no volume of driver node.gnomon, or runs no Body.")
         return client
 
     def of_remote_node(self, node: str, body_node: str) -> NodeClient:
@@ -122,8 +122,8 @@ class CoordinatorConnections:
         """
         client = self.clients.get(node)
         if client is None:
-            text = f"{shadow_id} does what it did: no coordinator is connected on node {node}."
-            raise GnomonError(503, UNREACHABLE, text, "Decide again when there is one.")
+            text = f"Shadow {shadow_id} cannot be changed: no coordinator is connected on node {node}."
+            raise GnomonError(503, UNREACHABLE, text, "Decide again when it is connected.")
         return client
 
     async def end_shadow(self, client: NodeClient, shadow_id: str) -> None:

@@ -218,7 +218,7 @@ class ShadowRequests:
     def _model(self, spec: FunctionSpec) -> FunctionModel:
         layers = self._context.models.blocks_of(spec)
         if layers is None:
-            raise no_such_body("It serves no model of the repository that was captured with layer blocks.")
+            raise no_such_body("Its function serves no model with layer blocks.")
         return FunctionModel(spec, layers, self._context.models.profile(spec))
 
     def creation(self, shadow: NodeShadow, model: FunctionModel, files: Mapping[str, str]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class ShadowRequests:
     def _body(self, shadow: NodeShadow) -> BodyPod:
         body = self._context.bodies.of_instance(shadow.instance.partner or "")
         if body is None:
-            raise no_such_body("It has gone.")
+            raise no_such_body("The Body has ended.")
         return body
 
 
@@ -255,15 +255,19 @@ def no_such_body(why: str) -> GnomonError:
 
 def no_such_node(node: str | None, body_node: str) -> GnomonError:
     """404: no connected coordinator makes Shadows for remote Bodies there."""
-    return GnomonError(404, "no_such_node", f"No Shadow of a Body on {body_node} can be on {node}.", "Name another, or none.")
+    return GnomonError(
+        404, "no_such_node", f"Node {node} makes no Shadows for Bodies on {body_node}.", "Name another node, or none."
+    )
 
 
 def no_capacity(node: str, pair: Pair) -> GnomonError:
     """503: the cores of the node are claimed by others."""
-    return GnomonError(503, "no_capacity", f"Node {node} has no {pair.shadow_cores} cores for a Shadow.", "Ask for fewer.")
+    return GnomonError(
+        503, "no_capacity", f"Node {node} has fewer than {pair.shadow_cores} free cores for a Shadow.", "Request fewer."
+    )
 
 
 def no_such_blocks(shadow_id: str, loaded_blocks: tuple[int, ...]) -> GnomonError:
     """409: the blocks of a remote Shadow are fixed at its creation."""
     text = f"{shadow_id} is on another node than its Body and holds blocks {loaded_blocks}, no others."
-    return GnomonError(409, "no_such_blocks", text, "Use of these as many as you like, or ask for another Shadow.")
+    return GnomonError(409, "no_such_blocks", text, "Use some of these blocks, or create another Shadow.")

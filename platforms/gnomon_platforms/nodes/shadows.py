@@ -313,5 +313,5 @@ class ShadowTracker:
         body = self._context.bodies.of_instance(body_id)
         has = sum(shadow.instance.partner == body_id for shadow in self._shadows.values())
         if body is None or body.instance.state is not InstanceState.READY or has >= MAX_SHADOWS:
-            raise no_such_body(f"It has gone, or has {MAX_SHADOWS} Shadows already.")
+            raise no_such_body(f"The Body has ended, or has {MAX_SHADOWS} Shadows already.")
         return body, self.connections.of_body(body)

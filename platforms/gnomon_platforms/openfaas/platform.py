@@ -396,7 +396,9 @@ class OpenFaasPlatform:
         if record.sized_cores is not None and record.pod is not None and node:
             more = cores - record.pod.cores
             if more > 0 and self._cluster.capacity.free_cores(node) < more:
-                raise GnomonError(503, "no_capacity", f"Node {node} has no {cores} cores for {instance_id}.", "Ask for fewer.")
+                raise GnomonError(
+                    503, "no_capacity", f"Node {node} has fewer than {more} free cores for {instance_id}.", "Request fewer."
+                )
         record.request_cores(cores)
         self._workloads[record.instance.function].trigger()
 
@@ -409,7 +411,7 @@ class OpenFaasPlatform:
 
         """
         if self._shadows is None:
-            text = f"{body_id} works with no coordinator."
+            text = f"{body_id} has no node coordinator: none is configured."
             raise GnomonError(409, "no_such_body", text, "Choose a policy that needs no Shadows.")
         return await self._shadows.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
 

@@ -61,7 +61,11 @@ class PodLogs:
         """
         if sum(follower.streams for follower in self._followers) >= MAX_STREAMS:
             raise GnomonError(
-                429, "too_many_followers", f"{MAX_STREAMS} pods are followed already.", "End a reader.", retry_after_s=10
+                429,
+                "too_many_followers",
+                f"{MAX_STREAMS} pods are followed already.",
+                "End another log reader.",
+                retry_after_s=10,
             )
         follower = PodFollower(self._api, query, self._followers.discard)
         self._followers.add(follower)

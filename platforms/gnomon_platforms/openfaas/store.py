@@ -346,7 +346,10 @@ class StoredNamespaces:
     def _require_all(self) -> None:
         if not self._all:
             raise GnomonError(
-                400, "one_namespace", f"This gateway looks after {DEFAULT_NAMESPACE} alone.", "Start it with --cluster-wide."
+                400,
+                "one_namespace",
+                f"This gateway serves only the namespace {DEFAULT_NAMESPACE}.",
+                "Start it with --cluster-wide.",
             )
 
     async def _write(self, name: str, decide: Callable[[Document | None], Write | None], action: str) -> None:

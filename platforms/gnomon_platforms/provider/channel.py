@@ -314,7 +314,7 @@ def _timed_out(who: str) -> GnomonError:
 
 
 def _client_left() -> GnomonError:
-    return GnomonError(CLIENT_LEFT, "cancelled", "Nobody waits for this any more.")
+    return GnomonError(CLIENT_LEFT, "cancelled", "The client has disconnected.")
 
 
 def _broken(who: str, trouble: str) -> GnomonError:

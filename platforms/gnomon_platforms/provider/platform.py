@@ -154,13 +154,15 @@ class ProviderPlatform:
         """Do nothing: the provider decides the size of replicas."""
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Refused: a provider's replicas share nothing that we could reach."""
+        """Refuse: a provider's replicas share nothing that we could reach."""
         del pair
-        raise GnomonError(409, "no_such_body", f"{body_id} is a foreign provider's.", "Choose a policy that needs no Shadows.")
+        raise GnomonError(
+            409, "no_such_body", f"{body_id} is a replica of a foreign provider.", "Choose a policy that needs no Shadows."
+        )
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: a foreign provider has no Shadows."""
-        raise GnomonError(409, "no_such_shadow", f"At a foreign provider there are no Shadows, nor {shadow_id}.", "Decide again.")
+        """Refuse: a foreign provider has no Shadows."""
+        raise GnomonError(409, "no_such_shadow", f"There is no Shadow {shadow_id}: a foreign provider has none.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
         """Do nothing: a foreign provider has no Shadows."""

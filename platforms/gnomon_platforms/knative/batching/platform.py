@@ -228,8 +228,10 @@ class RevisionPlatform:
         return tuple(slot.instance for slot in self._of_function.get(function, {}).values())
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Refused: the autoscaler class says how many pods there are."""
-        raise GnomonError(503, "no_capacity", f"How many pods {request.spec.key} has is its class's to say.", "Wait for it.")
+        """Refuse: the autoscaler class decides the number of pods."""
+        raise GnomonError(
+            503, "no_capacity", f"The gateway cannot create pods of {request.spec.key}.", "Its autoscaler class creates them."
+        )
 
     async def destroy(self, instance_id: str) -> None:
         """End a slot. Its pod stays, and gets another slot if it is ready."""
@@ -242,13 +244,15 @@ class RevisionPlatform:
         """Do nothing: the autoscaler class decides a pod's size."""
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Refused: the autoscaler class asks for them."""
+        """Refuse: the autoscaler class creates Shadows."""
         del pair
-        raise GnomonError(409, "no_such_body", f"{body_id} is a Revision's pod.", "Its class decides on Shadows.")
+        raise GnomonError(
+            409, "no_such_body", f"The gateway cannot create Shadows for {body_id}.", "Its autoscaler class creates them."
+        )
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: none is known here."""
-        raise GnomonError(409, "no_such_shadow", f"No Shadow {shadow_id} is known here.", "Decide again.")
+        """Refuse: the gateway knows no Shadow of a Revision."""
+        raise GnomonError(409, "no_such_shadow", f"There is no Shadow {shadow_id}.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
         """Do nothing: this platform knows no Shadow by id."""

@@ -338,4 +338,6 @@ class RevisionStore:
 
 
 def _knatives(name: str) -> GnomonError:
-    return GnomonError(405, "kept_by_knative", f"{name} is Knative's to keep.", "Change it with kubectl.")
+    return GnomonError(
+        405, "kept_by_knative", f"This gateway cannot change {name}, which Knative stores.", "Change it with kubectl."
+    )

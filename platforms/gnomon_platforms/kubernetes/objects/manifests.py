@@ -88,7 +88,7 @@ def deployment_metadata(spec: FunctionSpec, version: int) -> Manifest:
     if size_bytes > MAX_ANNOTATION_BYTES:
         raise bad_request(
             "deployment_too_large",
-            f"The function is described by {size_bytes} bytes; Kubernetes keeps {MAX_ANNOTATION_BYTES}.",
+            f"The function's annotations have {size_bytes} bytes; Kubernetes allows {MAX_ANNOTATION_BYTES}.",
             "Put long values into a secret.",
         )
     labels = {**spec.labels, FUNCTION_LABEL: spec.key.name, MANAGED_LABEL: MANAGED, VERSION_LABEL: str(version)}

@@ -87,15 +87,15 @@ def check_labels(labels: Mapping[str, str]) -> None:
     """
     for key, value in labels.items():
         if not is_key(key):
-            raise bad_request("invalid_label", f"Label {key[:100]!r} is not a key.", "Write it as name or prefix/name.")
+            raise bad_request("invalid_label", f"{key[:100]!r} is not a valid label key.", "Write it as name or prefix/name.")
         if not _LABEL_VALUE.fullmatch(value):
             raise bad_request(
                 "invalid_label",
-                f"Label {key} is {value[:100]!r}.",
+                f"Label {key} has the invalid value {value[:100]!r}.",
                 f"A label's value has at most {MAX_LABEL} letters, digits, '-', '_' and '.'; use an annotation for more.",
             )
         if key in (MANAGED_LABEL, VERSION_LABEL):
-            raise bad_request("invalid_label", f"Label {key} is Gnomon's own.", "Choose another name.")
+            raise bad_request("invalid_label", f"Label {key} is reserved for Gnomon.", "Choose another name.")
 
 
 def check_annotations(annotations: Mapping[str, str]) -> None:
@@ -107,6 +107,8 @@ def check_annotations(annotations: Mapping[str, str]) -> None:
     """
     for key in annotations:
         if not is_key(key):
-            raise bad_request("invalid_annotation", f"Annotation {key[:100]!r} is not a key.", "Write it as name or prefix/name.")
+            raise bad_request(
+                "invalid_annotation", f"{key[:100]!r} is not a valid annotation key.", "Write it as name or prefix/name."
+            )
         if key in RESERVED_ANNOTATIONS or key == DELETION_COST:
             raise bad_request("invalid_annotation", f"Annotation {key} is set by Gnomon.", "Leave it out.")

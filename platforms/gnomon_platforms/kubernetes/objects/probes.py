@@ -76,7 +76,9 @@ def _overrides(annotations: Mapping[str, str], which: str) -> dict[str, int]:
             overrides[name] = _count(key, annotations[key])
         elif name != "path":
             known = ", ".join(("path", *_SECONDS, *_COUNTS))
-            raise bad_request("invalid_annotation", f"{key[:100]} is no part of a probe.", f"{prefix} goes on with {known}.")
+            raise bad_request(
+                "invalid_annotation", f"{key[:100]} is no known probe setting.", f"After {prefix} comes one of {known}."
+            )
     return overrides
 
 

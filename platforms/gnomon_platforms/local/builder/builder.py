@@ -218,7 +218,7 @@ def _read(path: Path) -> dict[str, str]:
         images: dict[str, str] = json.loads(path.read_bytes())["images"]
         if all(isinstance(content, str) for content in images.values()):
             return images
-        reason = "an image stands for something that is no content"
+        reason = "an image has an invalid content id"
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
