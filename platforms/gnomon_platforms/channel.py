@@ -88,7 +88,7 @@ class Batch:
             self.result = self._empty() if ended and not part.members else None
         return ended
 
-    def left(self) -> Frame:
+    def cancelled_result(self) -> Frame:
         """The result of a stream that is cancelled after its first part."""
         return self._empty() if self.stream is not None else joined(self.parts)
 

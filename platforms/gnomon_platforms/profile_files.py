@@ -61,12 +61,12 @@ class ProfileFiles:
         except OSError:
             return None, (0, 0, 0)
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-        known = self._read.get(path)
-        if known is None or known[0] != stamp:
+        cached = self._read.get(path)
+        if cached is None or cached[0] != stamp:
             # While the file is being overwritten, the last complete content stays valid.
-            profile = _read_profile(path) or (None if known is None else known[1])
-            known = self._read[path] = stamp, profile
-        return known[1], stamp
+            profile = _read_profile(path) or (None if cached is None else cached[1])
+            cached = self._read[path] = stamp, profile
+        return cached[1], stamp
 
 
 def _same_blocks(measured: Layers, stored: Layers | None) -> bool:

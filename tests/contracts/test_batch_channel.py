@@ -24,7 +24,7 @@ from gnomon_platforms.common import open_session
 from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from gnomon_platforms.provider.channel import Around, ProviderChannel, Route
+from gnomon_platforms.provider.channel import ChannelContext, ProviderChannel, Route
 from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
 from tests.integration.runtime.conftest import GUNICORN, TOKEN, free_port
 from tests.waiting import until
@@ -358,8 +358,8 @@ class TestProviderChannel(ImageChannelContract):
             raise AssertionError("it is there")
 
         lost: list[str] = []
-        around = Around(well=lambda: True, lost=lost.append, timeout_s=30.0)
-        channel = ProviderChannel(Route(session, image.address, awake, random.Random(1)), around, TOKEN, lost.append)
+        context = ChannelContext(reachable=lambda: True, on_unreachable=lost.append, timeout_s=30.0)
+        channel = ProviderChannel(Route(session, image.address, awake, random.Random(1)), context, TOKEN, lost.append)
         yield channel
         channel.close()
         assert len(lost) <= 1
@@ -374,9 +374,9 @@ class TestPodChannel(ImageChannelContract):
             raise AssertionError("it is there")
 
         lost: list[str] = []
-        around = Around(well=lambda: True, lost=lambda _: None, timeout_s=30.0, who="pod")
+        context = ChannelContext(reachable=lambda: True, on_unreachable=lambda _: None, timeout_s=30.0, peer="pod")
         route = Route(session, image.address, awake, random.Random(1))
-        channel = PodChannel(route, around, TOKEN, lost.append, lambda _: None)
+        channel = PodChannel(route, context, TOKEN, lost.append, lambda _: None)
         yield channel
         channel.close()
         assert len(lost) <= 1

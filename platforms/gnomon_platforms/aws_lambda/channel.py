@@ -156,8 +156,8 @@ class LambdaChannel(ExchangeChannel):
 
     def _account(self, outcome: InvokeOutcome) -> None:
         self._on_tail(outcome.tail)
-        if outcome.left:
-            self._context.remove(outcome.left)
+        if outcome.stale_keys:
+            self._context.remove(outcome.stale_keys)
 
     @staticmethod
     async def _answer(batch: Batch, frames: Sequence[Frame]) -> Outcome:
@@ -166,7 +166,7 @@ class LambdaChannel(ExchangeChannel):
             if batch.take(part) is not (number == len(frames)):
                 raise WireError("an answer that ends too early, or not at all")
             if batch.cancelled and batch.stream is not None:
-                return Outcome(batch.left())
+                return Outcome(batch.cancelled_result())
             if number % PARTS_A_TURN == 0:
                 await asyncio.sleep(0)
         if not frames:

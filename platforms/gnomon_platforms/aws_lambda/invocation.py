@@ -202,13 +202,13 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InvokeOutcome:
-    """The result of an Invoke. `left` are keys to delete in S3."""
+    """The result of an Invoke. `stale_keys` are keys to delete in S3."""
 
     kind: OutcomeKind
     frames: bytes = b""
     reason: str = ""
     tail: LogTail = field(default_factory=lambda: LogTail((), None))
-    left: tuple[str, ...] = ()
+    stale_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +228,15 @@ class Invoker:
 
     def invoke(self, target: Target, data: bytes, reply_keys: ReplyKeys, wait_s: float) -> InvokeOutcome:
         """Send a frame and wait for the answer, at least `wait_s` seconds. AWS's errors become outcomes, not exceptions."""
-        left: list[str] = []
+        stale_keys: list[str] = []
         try:
             reply_key = reply_keys.for_result()
-            call = self._call(data, reply_keys, reply_key, left)
+            call = self._call(data, reply_keys, reply_key, stale_keys)
         except GnomonError as error:
-            return InvokeOutcome(OutcomeKind.REFUSED, reason=str(error), left=tuple(left))
+            return InvokeOutcome(OutcomeKind.REFUSED, reason=str(error), stale_keys=tuple(stale_keys))
         if call is None:
             return InvokeOutcome(OutcomeKind.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
-        outcome = replace(self._send(target, call.payload(), reply_key, wait_s, left), left=tuple(left))
+        outcome = replace(self._send(target, call.payload(), reply_key, wait_s, stale_keys), stale_keys=tuple(stale_keys))
         if reply_key is not None and _is_key_unused(reply_key, outcome):
             reply_keys.give_back(reply_key)
         return outcome
@@ -252,17 +252,19 @@ class Invoker:
             return _classify(error)[0] is OutcomeKind.THROTTLED and not isinstance(error, exceptions.ConnectionError)
         return True
 
-    def _call(self, data: bytes, reply_keys: ReplyKeys, reply_key: ReplyKey | None, left: list[str]) -> Call | None:
+    def _call(self, data: bytes, reply_keys: ReplyKeys, reply_key: ReplyKey | None, stale_keys: list[str]) -> Call | None:
         reply_to = reply_key.address if reply_key is not None else None
         if len(data) <= INLINE_BYTES:
             return Call(frame=data, reply_to=reply_to)
         key = reply_keys.for_batch()
         if key is None:
             return None
-        left.append(key)
+        stale_keys.append(key)
         return Call(source=self._transfer.give(key, data), reply_to=reply_to)
 
-    def _send(self, target: Target, payload: bytes, reply_key: ReplyKey | None, wait_s: float, left: list[str]) -> InvokeOutcome:
+    def _send(
+        self, target: Target, payload: bytes, reply_key: ReplyKey | None, wait_s: float, stale_keys: list[str]
+    ) -> InvokeOutcome:
         try:
             answer = self._clients.invoking(wait_s).invoke(
                 FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
@@ -274,9 +276,9 @@ class Invoker:
         tail = read_tail(answer.get("LogResult"))
         if "FunctionError" in answer:
             return _function_error(document, tail)
-        return self._outcome(document, tail, reply_key, left)
+        return self._outcome(document, tail, reply_key, stale_keys)
 
-    def _outcome(self, document: bytes, tail: LogTail, reply_key: ReplyKey | None, left: list[str]) -> InvokeOutcome:
+    def _outcome(self, document: bytes, tail: LogTail, reply_key: ReplyKey | None, stale_keys: list[str]) -> InvokeOutcome:
         try:
             reply = Reply.from_json(json.loads(document))
             if reply.too_large is not None:
@@ -286,7 +288,7 @@ class Invoker:
             elif reply_key is None:
                 return InvokeOutcome(OutcomeKind.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
             else:
-                left.append(reply_key.key)
+                stale_keys.append(reply_key.key)
                 frames = self._transfer.take(reply_key.key, reply.stored_bytes)
         except (EnvelopeError, ValueError, GnomonError) as error:
             return InvokeOutcome(OutcomeKind.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
@@ -295,7 +297,9 @@ class Invoker:
 
 def _is_key_unused(reply_key: ReplyKey, outcome: InvokeOutcome) -> bool:
     """True if this Invoke never stores a result there: it was not started, or its result came back inside the answer."""
-    return outcome.kind is OutcomeKind.THROTTLED or (outcome.kind is OutcomeKind.ANSWERED and reply_key.key not in outcome.left)
+    return outcome.kind is OutcomeKind.THROTTLED or (
+        outcome.kind is OutcomeKind.ANSWERED and reply_key.key not in outcome.stale_keys
+    )
 
 
 def _function_error(document: bytes, tail: LogTail) -> InvokeOutcome:

@@ -43,20 +43,20 @@ def memory_mb(spec: FunctionSpec, cores: int, requested_mb: int | None = None) -
         GnomonError: 503 `no_capacity`: Lambda has none that large.
 
     """
-    wanted = requested_mb or spec.settings.memory_mb
-    if wanted is None:
+    size_mb = requested_mb or spec.settings.memory_mb
+    if size_mb is None:
         limit_mb = math.ceil((spec.memory_bytes or 0) / MEGABYTE)
         by_cores = max(cores, spec.cpu_cores or 0) * MB_PER_CORE
         # 6 cores are what Lambda shows at its largest size, though they are worth 5.79.
-        wanted = max(SMALLEST_MB, limit_mb, LARGEST_MB if cores == math.ceil(LARGEST_MB / MB_PER_CORE) else math.ceil(by_cores))
-    if not SMALLEST_MB <= wanted <= LARGEST_MB:
+        size_mb = max(SMALLEST_MB, limit_mb, LARGEST_MB if cores == math.ceil(LARGEST_MB / MB_PER_CORE) else math.ceil(by_cores))
+    if not SMALLEST_MB <= size_mb <= LARGEST_MB:
         raise GnomonError(
             503,
             "no_capacity",
-            f"An instance of {wanted} MB does not fit: Lambda's functions have {SMALLEST_MB} to {LARGEST_MB} MB.",
+            f"An instance of {size_mb} MB does not fit: Lambda's functions have {SMALLEST_MB} to {LARGEST_MB} MB.",
             f"Ask for at most {LARGEST_MB // MB_PER_CORE} cores, at {MB_PER_CORE} MB each.",
         )
-    return wanted
+    return size_mb
 
 
 def cores_of(memory_mb_: int) -> float:

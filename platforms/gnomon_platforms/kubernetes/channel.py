@@ -78,8 +78,8 @@ class HttpChannel(ExchangeChannel):
     """The batch channel to one pod. See `gnomon_core.interfaces.BatchChannel`.
 
     `concurrency` is how many batches may be in flight at once: the pod may execute fewer and queue the others.
-    `well` returns whether the pod's status is healthy; without it each `probe` is a health check of the pod. `node` is shared
-    with the channels to the other pods of the node.
+    `is_healthy` returns whether the pod's status is healthy; without it each `probe` is a health check of the pod.
+    `node` is shared with the channels to the other pods of the node.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class HttpChannel(ExchangeChannel):
         timeout_s: float,
         on_lost: Callable[[str], None],
         *,
-        well: Callable[[], bool] | None = None,
+        is_healthy: Callable[[], bool] | None = None,
         node: NodeContact | None = None,
         concurrency: int = 1,
     ) -> None:
@@ -99,14 +99,14 @@ class HttpChannel(ExchangeChannel):
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
         self._health_checks: dict[int, asyncio.Task[None]] = {}
         """The health checks of batches that exceed their requests' deadline, by the batch's id."""
-        self._well = well
+        self._is_healthy = is_healthy
         self._canary_s = CANARY_S * (0.75 + 0.25 * (next(_NUMBERS) * GOLDEN % 1.0))
         self._node = node or NodeContact()
         self._record_contact()
 
     def is_known_healthy(self) -> bool:
         """True if no health check is needed: the pod's status is healthy, and the pod or its node was heard from recently."""
-        if self.closed or self._well is None or not self._well():
+        if self.closed or self._is_healthy is None or not self._is_healthy():
             return False
         now_s = self._loop.time()
         return now_s - self._node.at_s + (now_s - self._last_contact_s) / OWN_SHARE < self._canary_s
@@ -115,7 +115,7 @@ class HttpChannel(ExchangeChannel):
         """True if the pod is healthy, by its status in the cluster or by a health check."""
         if self.is_known_healthy():
             return True
-        if self.closed or (self._well is not None and not self._well()):
+        if self.closed or (self._is_healthy is not None and not self._is_healthy()):
             return False
         return await self._health_check(timeout_s) == OK and not self.closed
 
@@ -178,7 +178,7 @@ class HttpChannel(ExchangeChannel):
                         return Outcome(batch.result)
                     if batch.cancelled:
                         # Leaving the `async with` closes the connection of an unfinished answer, which cancels it in the pod.
-                        return Outcome(batch.left())
+                        return Outcome(batch.cancelled_result())
         return Outcome(None, "its answer broke off")
 
     @staticmethod

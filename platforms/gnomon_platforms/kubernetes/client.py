@@ -163,12 +163,12 @@ def to_gnomon_error(error: Exception, action: str) -> GnomonError:
             "Check KUBECONFIG and the network; `gnomon doctor` says more. Functions that run go on serving.",
             retry_after_s=5.0,
         )
-    said = f"Kubernetes does not let Gnomon {action}: {error.message}"[:MAX_MESSAGE]
+    message = f"Kubernetes does not let Gnomon {action}: {error.message}"[:MAX_MESSAGE]
     if error.is_transient:
         wait_s = error.retry_after_s or 5.0
-        return GnomonError(503, "kubernetes_busy", said, "Try again in a moment.", retry_after_s=wait_s)
+        return GnomonError(503, "kubernetes_busy", message, "Try again in a moment.", retry_after_s=wait_s)
     status, code, hint = _meaning(error)
-    return GnomonError(status, code, said, hint, retry_after_s=1.0 if error.conflict else None)
+    return GnomonError(status, code, message, hint, retry_after_s=1.0 if error.conflict else None)
 
 
 def is_permanent(error: GnomonError) -> bool:
@@ -178,7 +178,7 @@ def is_permanent(error: GnomonError) -> bool:
 
 def _meaning(error: Refused) -> tuple[int, str, str]:
     """The status, code and hint for a permanent error."""
-    known: dict[int, tuple[int, str, str]] = {
+    meanings: dict[int, tuple[int, str, str]] = {
         HTTPStatus.UNAUTHORIZED: (
             503,
             "kubernetes_credentials",
@@ -189,13 +189,15 @@ def _meaning(error: Refused) -> tuple[int, str, str]:
         HTTPStatus.CONFLICT: (409, "kubernetes_conflict", "Another client has changed the object: try again."),
     }
     invalid = 400, "kubernetes_invalid", "Correct " + ("; ".join(error.causes) or "what the message names") + "."
-    known |= dict.fromkeys(
+    meanings |= dict.fromkeys(
         (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE), invalid
     )
     if error.status == HTTPStatus.FORBIDDEN and "quota" in error.message:
         # An exceeded quota has the same status as a missing permission.
         return 503, DENIED, "Raise the quota."
-    return known.get(error.status, (502, "kubernetes_failed", f"The cause of status {error.status} is in the API server's log."))
+    return meanings.get(
+        error.status, (502, "kubernetes_failed", f"The cause of status {error.status} is in the API server's log.")
+    )
 
 
 def _seconds(value: object) -> float | None:

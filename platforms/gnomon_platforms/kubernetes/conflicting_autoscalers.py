@@ -166,13 +166,13 @@ class ConflictingAutoscalers:
         return None
 
     def _seen(self, change: Change[ConflictingAutoscaler | None]) -> None:
-        for held in (change.old, change.new):
-            if held is not None:
-                mine = self._by_target.setdefault(FunctionKey(held.target, held.namespace), {})
-                mine.pop(held.uid, None)
+        for scaler in (change.old, change.new):
+            if scaler is not None:
+                of_target = self._by_target.setdefault(FunctionKey(scaler.target, scaler.namespace), {})
+                of_target.pop(scaler.uid, None)
         if change.new is not None:
             self._by_target[FunctionKey(change.new.target, change.new.namespace)][change.new.uid] = change.new
-        for key in {FunctionKey(held.target, held.namespace) for held in (change.old, change.new) if held is not None}:
+        for key in {FunctionKey(scaler.target, scaler.namespace) for scaler in (change.old, change.new) if scaler is not None}:
             if not self._by_target[key]:
                 del self._by_target[key]
             self._changed(key)

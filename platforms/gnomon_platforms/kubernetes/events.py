@@ -40,19 +40,19 @@ class EventRecorder:
     async def _create(self, deployment: FunctionKey, reason: str, text: str, case: str) -> None:
         uid = await self._uid_of(deployment)
         if uid is not None:
-            about = "-".join(part for part in (uid, reason, case) if part).lower()
-            event = event_on(deployment, uid, about, reason, text)
+            name_suffix = "-".join(part for part in (uid, reason, case) if part).lower()
+            event = event_on(deployment, uid, name_suffix, reason, text)
             target = Target(EVENTS, deployment.namespace, event["metadata"]["name"])
             await self._writer.settle(target, lambda current: Create(event) if current is None else None, f"record {reason}")
 
 
-def event_on(deployment: FunctionKey, uid: str, about: str, reason: str, text: str) -> Document:
+def event_on(deployment: FunctionKey, uid: str, name_suffix: str, reason: str, text: str) -> Document:
     """The manifest of a Warning Event on the Deployment with this name and `uid`."""
     stamp = rfc3339(utc_now_s(), "seconds")
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        "metadata": {"name": f"{deployment.name[:LONGEST_NAME]}.{about}", "namespace": deployment.namespace},
+        "metadata": {"name": f"{deployment.name[:LONGEST_NAME]}.{name_suffix}", "namespace": deployment.namespace},
         "involvedObject": {
             "apiVersion": DEPLOYMENTS.api_version,
             "kind": DEPLOYMENTS.kind,

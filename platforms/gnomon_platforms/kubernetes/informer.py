@@ -95,14 +95,14 @@ class Reader(Generic[T]):
 
         Raises ValueError if the document cannot be read.
         """
-        known = self.identity(document)
+        identity = self.identity(document)
         try:
             value = self._keep(document)
         except Exception as error:
             # Any user may write to an object: one malformed object must not break the others.
-            msg = f"{'/'.join(known.name)} cannot be read: {type(error).__name__}: {error}"
+            msg = f"{'/'.join(identity.name)} cannot be read: {type(error).__name__}: {error}"
             raise ValueError(msg) from error
-        return Item(known.name, known.uid, known.resource_version, known.labels, value)
+        return Item(identity.name, identity.uid, identity.resource_version, identity.labels, value)
 
 
 class Cache(Generic[T]):
@@ -139,13 +139,13 @@ class Cache(Generic[T]):
 
     def put(self, item: Item[T]) -> list[Change[T]]:
         """Add or update an object; the changes that this makes."""
-        held = self._items.get(item.name)
-        if held is not None and held.uid == item.uid and held.resource_version == item.resource_version:
+        cached = self._items.get(item.name)
+        if cached is not None and cached.uid == item.uid and cached.resource_version == item.resource_version:
             return []
-        changes = [] if held is None or held.uid == item.uid else self.remove(held)
-        old = None if held is None or changes else held.value
-        if held is not None:
-            self._unlabel(held)
+        changes = [] if cached is None or cached.uid == item.uid else self.remove(cached)
+        old = None if cached is None or changes else cached.value
+        if cached is not None:
+            self._unlabel(cached)
         self._items[item.name] = item
         for pair in item.labels.items():
             self._by_label.setdefault(pair, {})[item.name] = item
@@ -153,12 +153,12 @@ class Cache(Generic[T]):
 
     def remove(self, item: Item[Any]) -> list[Change[T]]:
         """Remove an object. A removal with another uid than the cached object's is ignored: that one has been replaced."""
-        held = self._items.get(item.name)
-        if held is None or held.uid != item.uid:
+        cached = self._items.get(item.name)
+        if cached is None or cached.uid != item.uid:
             return []
-        self._unlabel(held)
+        self._unlabel(cached)
         del self._items[item.name]
-        return [Change(item.name, held.value, None)]
+        return [Change(item.name, cached.value, None)]
 
     def _unlabel(self, item: Item[T]) -> None:
         for pair in item.labels.items():
@@ -364,14 +364,14 @@ class Watcher(threading.Thread, Generic[T]):
         self._failures, self.trouble = 0, None
 
     def _follow(self, stream: Stream) -> None:
-        rest = b""
+        partial_line = b""
         while not self._stopping and self._answered == self._requested:
             data = stream.read()
             if not data:
                 # An incomplete line is sent again: the next watch begins before its event.
                 return
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
+            *lines, partial_line = (partial_line + data).split(b"\n")
+            if len(partial_line) > MAX_LINE_BYTES:
                 msg = f"an event of more than {MAX_LINE_BYTES} bytes"
                 raise Unreachable(msg)
             self._record_contact()

@@ -321,22 +321,22 @@ class Leader:
 
     async def release(self) -> None:
         """Release the Lease so that the next leader need not wait. The caller has ended all its other writes."""
-        was_leading, held = self._tenure.leading, self._held
+        was_leading, lease = self._tenure.leading, self._held
         self._tenure.end()
         self.leading.clear()
         self._held = None
         # A cancelled renewal may still reach the API server. The first attempt then conflicts, and the second one reads first.
         for _ in range(RELEASE_ATTEMPTS if was_leading else 0):
             try:
-                held = held or await self._writer.read(self._lease)
-                if held is None or lease_record(held).holder != self.identity:
+                lease = lease or await self._writer.read(self._lease)
+                if lease is None or lease_record(lease).holder != self.identity:
                     return
-                spec = {**held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
-                await self._writer.write(self._lease, Replace({**held, "spec": spec}), held)
+                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+                await self._writer.write(self._lease, Replace({**lease, "spec": spec}), lease)
             except Refused as refusal:
                 if not refusal.conflict:
                     return
-                held = None
+                lease = None
             except Unreachable:
                 return
             else:

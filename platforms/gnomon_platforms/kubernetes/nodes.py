@@ -210,15 +210,15 @@ def admits_pod(facts: NodeFacts, placing: Placing) -> bool:
 
 def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
     """True if labels meet a selector's expression, as Kubernetes evaluates it. Gt and Lt compare whole numbers."""
-    operator, found = str(expression["operator"]), labels.get(expression["key"])
+    operator, value = str(expression["operator"]), labels.get(expression["key"])
     values: Sequence[str] = expression.get("values") or ()
     if operator in ("Exists", "DoesNotExist"):
-        return (found is not None) == (operator == "Exists")
+        return (value is not None) == (operator == "Exists")
     if operator in ("In", "NotIn"):
-        return (found in values) == (operator == "In")
-    if found is None or not found.isdecimal():
+        return (value in values) == (operator == "In")
+    if value is None or not value.isdecimal():
         return False
-    return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: tuple[str, str, str]) -> bool:

@@ -135,11 +135,11 @@ class Writer:
                 return found
 
     async def settle(
-        self, target: Target, decide: Decide, action: str, *, timeout_s: float = PATIENCE_S, known: Document | None = None
+        self, target: Target, decide: Decide, action: str, *, timeout_s: float = PATIENCE_S, cached: Document | None = None
     ) -> Document | None:
         """Read, decide and write, with retries; the object as last answered, None if it does not exist.
 
-        `action` completes "Kubernetes does not let Gnomon …". `known` is the object as the caller knows it, with uid,
+        `action` completes "Kubernetes does not let Gnomon …". `cached` is the object as the caller knows it, with uid,
         resourceVersion and the fields that `decide` reads. It saves the first read: if it is stale, the write conflicts.
 
         Raises:
@@ -149,7 +149,7 @@ class Writer:
         give_up_s = self._clock.now_s() + timeout_s
         pause_s = FIRST_PAUSE_S
         while True:
-            current, known = known, None
+            current, cached = cached, None
             try:
                 current = current or await self.read(target)
                 write = decide(current)

@@ -141,14 +141,14 @@ class LocalNode:
             GnomonError: 503 `no_capacity`.
 
         """
-        before = self._allocations.pop(instance_id, None)
+        previous = self._allocations.pop(instance_id, None)
         free_cores = self._cores if first and not held_while_idle else self._arbiter.available(instance_id)
-        if before is not None:
-            free_cores = max(free_cores, before.cores)  # what it has already is no new claim
+        if previous is not None:
+            free_cores = max(free_cores, previous.cores)  # what it has already is no new claim
         if cores > free_cores or memory_bytes > self.unallocated_memory_bytes:
             now = self.value()
-            if before is not None:
-                self._allocations[instance_id] = before
+            if previous is not None:
+                self._allocations[instance_id] = previous
             raise no_capacity(now, cores, memory_bytes)
         cpus = (self._own_cpus(width) if kept is None else ()) or self._cpus
         allocation = self._allocations[instance_id] = Allocation(cores, memory_bytes, cpus, from_reserve, held_while_idle)

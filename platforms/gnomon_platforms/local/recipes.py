@@ -71,16 +71,16 @@ def _read(file: Path) -> dict[str, int]:
 
     """
     try:
-        found = json.loads(file.read_bytes())
+        uids = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise _unreadable(file, str(error)) from None
-    if not isinstance(found, dict) or not all(type(uid) is int and FIRST_UID <= uid <= LAST_UID for uid in found.values()):
+    if not isinstance(uids, dict) or not all(type(uid) is int and FIRST_UID <= uid <= LAST_UID for uid in uids.values()):
         raise _unreadable(file, f"it is not an object of numbers from {FIRST_UID} to {LAST_UID}")
-    if len(set(found.values())) < len(found):
+    if len(set(uids.values())) < len(uids):
         raise _unreadable(file, "it gives one number to two functions")
-    return found
+    return uids
 
 
 def _unreadable(file: Path, reason: str) -> GnomonError:

@@ -61,13 +61,13 @@ class CoordinatorConnections:
 
     def set_address(self, node: str, address: str | None) -> None:
         """Connect to the coordinator of a node at this address; None disconnects it."""
-        known = self.clients.get(node)
-        if known is not None and known.address == address:
+        connected = self.clients.get(node)
+        if connected is not None and connected.address == address:
             return
-        if known is not None:
+        if connected is not None:
             del self.clients[node]
             self._disconnected(node)
-            self._background.begin(known.close())
+            self._background.begin(connected.close())
         if address is not None:
             self._pending.add(node)
             client = self.clients[node] = NodeClient(

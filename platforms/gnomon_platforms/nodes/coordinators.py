@@ -226,24 +226,24 @@ class PoolRequests:
         pod = self._ready_pod(node)
         if pod is None:
             return True
-        wanted = pod.base_cores + cores
-        uid, last = self._written.get(node, (pod.uid, wanted))
-        if _requests(pod, wanted) and (uid != pod.uid or last == wanted):
+        desired_cores = pod.base_cores + cores
+        uid, last = self._written.get(node, (pod.uid, desired_cores))
+        if _requests(pod, desired_cores) and (uid != pod.uid or last == desired_cores):
             return True
-        self._written[node] = pod.uid, wanted
+        self._written[node] = pod.uid, desired_cores
 
         def decide(current: Document | None) -> Write | None:
-            if current is None or current["metadata"].get("uid") != pod.uid or _requests(coordinator_pod(current), wanted):
+            if current is None or current["metadata"].get("uid") != pod.uid or _requests(coordinator_pod(current), desired_cores):
                 return None
-            resources = {"requests": {"cpu": f"{round(1000 * wanted)}m"}}
+            resources = {"requests": {"cpu": f"{round(1000 * desired_cores)}m"}}
             return Patch({"spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}, "resize", STRATEGIC_PATCH)
 
         try:
             await self._writer.settle(
-                Target(PODS, self._namespace, pod.name), decide, f"give the pool of {node} {wanted:g} cores"
+                Target(PODS, self._namespace, pod.name), decide, f"give the pool of {node} {desired_cores:g} cores"
             )
         except GnomonError as error:
-            _LOG.warning("The CPU request of the pool on node %s was not set to %g cores: %s", node, wanted, error)
+            _LOG.warning("The CPU request of the pool on node %s was not set to %g cores: %s", node, desired_cores, error)
             return False
         return True
 

@@ -153,18 +153,18 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], desired: D
     steps += _resizes(present, desired)
     if desired.waiting and deployed.template_version != desired.version:
         return (*steps, Deploy(_replicas(desired.version, present, desired)))
-    mine = [pod for pod in present if pod.version == deployed.template_version]
+    template_pods = [pod for pod in present if pod.version == deployed.template_version]
     replicas = _replicas(deployed.template_version, present, desired)
-    binds = _binds(deployed, mine, desired)
-    taken = {*desired.kept, *(bind.pod.name for bind in binds)}
+    binds = _binds(deployed, template_pods, desired)
+    used_names = {*desired.kept, *(bind.pod.name for bind in binds)}
     if binds and not desired.furnished:
         # Checked as late as this: a new leader of a thousand functions would send some thousand requests before its first write.
         steps.append(Furnish())
         binds = []
-    surplus = [pod for pod in present if pod.name not in taken]
-    if len(mine) <= replicas:
+    surplus = [pod for pod in present if pod.name not in used_names]
+    if len(template_pods) <= replicas:
         # No scale-down will remove these, because as many pods are needed as there are.
-        removed = [Remove(pod) for pod in mine if pod.name in desired.released]
+        removed = [Remove(pod) for pod in template_pods if pod.name in desired.released]
         surplus = [pod for pod in surplus if Remove(pod) not in removed]
     else:
         removed = []
@@ -207,21 +207,21 @@ def _resizes(present: Iterable[PodFacts], desired: Desired) -> list[Step]:
     return steps
 
 
-def _binds(deployed: DeployedFunction, mine: list[PodFacts], desired: Desired) -> list[Bind]:
+def _binds(deployed: DeployedFunction, template_pods: list[PodFacts], desired: Desired) -> list[Bind]:
     """Match waiting instances to free pods: the pod already given, else one that is ready, has a node, or is oldest."""
-    if len(mine) > deployed.replicas:
+    if len(template_pods) > deployed.replicas:
         # With more pods than replicas the ReplicaSet is about to remove some: one that is bound now might be among them.
         return []
-    free = [pod for pod in mine if pod.name not in desired.kept and pod.name not in desired.released]
+    free = [pod for pod in template_pods if pod.name not in desired.kept and pod.name not in desired.released]
     free.sort(key=lambda pod: (not pod.ready, pod.node is None, pod.created_at, pod.name))
-    given = {instance.bound for instance in desired.waiting}
+    bound_names = {instance.bound for instance in desired.waiting}
     binds = []
     for instance in desired.waiting:
-        found = next((pod for pod in free if pod.name == instance.bound), None)
-        found = found or next((pod for pod in free if pod.name not in given), None)
-        if found is not None:
-            free.remove(found)
-            binds.append(Bind(found, instance.id))
+        chosen = next((pod for pod in free if pod.name == instance.bound), None)
+        chosen = chosen or next((pod for pod in free if pod.name not in bound_names), None)
+        if chosen is not None:
+            free.remove(chosen)
+            binds.append(Bind(chosen, instance.id))
     return binds
 
 

@@ -157,23 +157,23 @@ class Steps:
             GnomonError: 400 for what Kubernetes would refuse; what the API server refuses; 404 `function_removed`.
 
         """
-        wanted = deployment(spec, version, await with_pull_secrets(self._writer, spec, self._options), replicas=replicas)
+        desired = deployment(spec, version, await with_pull_secrets(self._writer, spec, self._options), replicas=replicas)
 
         def decide(current: Document | None) -> Write | None:
             if current is None:
                 if self._stored:
                     raise GnomonError(404, "function_removed", f"{spec.key} was removed.", "Deploy it again.")
-                return Create(wanted)
+                return Create(desired)
             metadata = current["metadata"]
             if whole((metadata.get("labels") or {}).get(VERSION_LABEL)) < version:
-                metadata = changed_metadata(metadata, wanted["metadata"])
-            return Replace({**current, "metadata": metadata, "spec": wanted["spec"]})
+                metadata = changed_metadata(metadata, desired["metadata"])
+            return Replace({**current, "metadata": metadata, "spec": desired["spec"]})
 
-        made = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
-        assert made is not None
-        await furnish(self._writer, spec, made)
-        self._furnished_uid = made["metadata"]["uid"]
-        return int(made["metadata"].get("generation", 0))
+        written = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
+        assert written is not None
+        await furnish(self._writer, spec, written)
+        self._furnished_uid = written["metadata"]["uid"]
+        return int(written["metadata"].get("generation", 0))
 
     def furnished(self, deployed: DeployedFunction) -> bool:
         """True if the dependents of this Deployment are known to exist."""
@@ -240,11 +240,11 @@ class Steps:
                 return None
             return Patch({"spec": {"replicas": replicas}}, "scale")
 
-        known: Document | None = None
+        cached: Document | None = None
         if deployed is not None:
-            bound = {"uid": deployed.uid, "resourceVersion": deployed.resource_version}
-            known = {"metadata": bound, "spec": {"replicas": deployed.replicas}}
-        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"scale {self._key}", known=known)
+            metadata = {"uid": deployed.uid, "resourceVersion": deployed.resource_version}
+            cached = {"metadata": metadata, "spec": {"replicas": deployed.replicas}}
+        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"scale {self._key}", cached=cached)
 
     def _target(self, resource: Resource) -> Target:
         return Target(resource, self._key.namespace, self._key.name)

@@ -118,22 +118,22 @@ class StoredFunctions:
 
         """
         spec, target = stored.spec, self._target(stored.spec.key)
-        wanted = deployment(spec, stored.version, await with_pull_secrets(self._writer, spec, self._pods))
-        wanted["metadata"] = with_creation(wanted["metadata"], stored.created_at)
-        made = False
+        desired = deployment(spec, stored.version, await with_pull_secrets(self._writer, spec, self._pods))
+        desired["metadata"] = with_creation(desired["metadata"], stored.created_at)
+        created = False
 
         def decide(current: Document | None) -> Write | None:
-            nonlocal made
+            nonlocal created
             if current is None:
-                made = True
-                return Create(wanted)
+                created = True
+                return Create(desired)
             _require_ours(current, spec.key)
-            return Replace({**current, "metadata": changed_metadata(current["metadata"], wanted["metadata"])})
+            return Replace({**current, "metadata": changed_metadata(current["metadata"], desired["metadata"])})
 
         await self._clear(target, stored.version)
         written = await self._writer.settle(target, decide, f"store {spec.key}")
         assert written is not None
-        if made:
+        if created:
             # What is not there yet is made with the first instance at the latest.
             with contextlib.suppress(GnomonError):
                 await furnish(self._writer, spec, written, timeout_s=FURNISH_S)
@@ -146,20 +146,20 @@ class StoredFunctions:
             GnomonError: what the API server refuses.
 
         """
-        there = False
+        removed = False
 
         def decide(current: Document | None) -> Write | None:
-            nonlocal there
+            nonlocal removed
             if current is None or MANAGED_LABEL not in (current["metadata"].get("labels") or {}) or _removed(current):
                 return None
-            there = True
+            removed = True
             annotations = {**(current["metadata"].get("annotations") or {}), REMOVED_ANNOTATION: "true"}
             return Replace({**current, "metadata": {**current["metadata"], "annotations": annotations}})
 
         written = await self._writer.settle(self._target(key), decide, f"remove {key}")
-        if there and written is not None:
+        if removed and written is not None:
             await self._until_seen(key, written)
-        return there
+        return removed
 
     async def _clear(self, target: Target, version: int) -> None:
         """Delete the Deployment of a removed function of this name, if its pods could be taken for the new function's."""
@@ -331,17 +331,17 @@ class StoredNamespaces:
 
         """
         self._require_all()
-        there = False
+        removed = False
 
         def decide(current: Document | None) -> Write | None:
-            nonlocal there
+            nonlocal removed
             write = unmarked(current)
-            there = there or write is not None
+            removed = removed or write is not None
             return write
 
         await self._write(name, decide, f"unmark the namespace {name}")
         await self._until(lambda: name not in self._held)
-        return there
+        return removed
 
     def _require_all(self) -> None:
         if not self._all:
@@ -420,13 +420,13 @@ class StoredSecrets:
             GnomonError: 409 `foreign_secret`; what the API server refuses.
 
         """
-        wanted = secret(key, value)
+        desired = secret(key, value)
 
         def decide(current: Document | None) -> Write | None:
             if current is None:
-                return Create(wanted)
+                return Create(desired)
             _require_our_secret(current, key)
-            return None if current.get("data") == wanted["data"] else Replace({**current, "data": wanted["data"]})
+            return None if current.get("data") == desired["data"] else Replace({**current, "data": desired["data"]})
 
         await self._writer.settle(self._target(key), decide, f"store the secret {key.name}")
 
@@ -447,18 +447,18 @@ class StoredSecrets:
             GnomonError: 409 `foreign_secret`; what the API server refuses.
 
         """
-        there = False
+        removed = False
 
         def decide(current: Document | None) -> Write | None:
-            nonlocal there
+            nonlocal removed
             if current is None or _is_private(current):
                 return None
             _require_our_secret(current, key)
-            there = True
+            removed = True
             return Delete()
 
         await self._writer.settle(self._target(key), decide, f"remove the secret {key.name}")
-        return there
+        return removed
 
     async def names(self, namespace: str) -> Sequence[str]:
         """The names of a namespace's secrets that were made through OpenFaaS's API, sorted.
@@ -477,19 +477,19 @@ class StoredSecrets:
         return Target(SECRETS, key.namespace, key.name)
 
 
-def _is_private(found: Document) -> bool:
+def _is_private(document: Document) -> bool:
     """True if no function may name it."""
-    return found.get("type") in CREDENTIALS or MANAGED_LABEL in (found["metadata"].get("labels") or {})
+    return document.get("type") in CREDENTIALS or MANAGED_LABEL in (document["metadata"].get("labels") or {})
 
 
-def _value(found: Document, name: str) -> bytes:
+def _value(document: Document, name: str) -> bytes:
     """The entry with the secret's name; of one that somebody else has made, its only entry, or all of them."""
-    data = {entry: base64.b64decode(value) for entry, value in (found.get("data") or {}).items()}
+    data = {entry: base64.b64decode(value) for entry, value in (document.get("data") or {}).items()}
     if name in data:
         return data[name]
     if len(data) == 1:
         return next(iter(data.values()))
-    return json.dumps(found.get("data") or {}, sort_keys=True).encode()
+    return json.dumps(document.get("data") or {}, sort_keys=True).encode()
 
 
 def _require_our_secret(current: Document, key: FunctionKey) -> None:

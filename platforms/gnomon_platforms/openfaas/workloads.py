@@ -375,7 +375,7 @@ class Workload(Reconciler[Step]):
                     token,
                     settings.deadline_s,
                     record.end,
-                    well=lambda: record.healthy,
+                    is_healthy=lambda: record.healthy,
                     node=self._cluster.node_contacts[pod.node or ""],
                     concurrency=settings.expected_concurrency,
                 )

@@ -51,9 +51,9 @@ class ProviderApi:
         self._pool.clear()
 
     def call(
-        self, method: str, path: str, document: Document | None = None, *, query: Mapping[str, str] | None = None, what: str
+        self, method: str, path: str, document: Document | None = None, *, query: Mapping[str, str] | None = None, operation: str
     ) -> Any:
-        """Call the provider and return its JSON document, None for an empty body; `what` names the operation in messages.
+        """Call the provider and return its JSON document, None for an empty body; `operation` names it in messages.
 
         Raises:
             GnomonError: as the module says.
@@ -68,29 +68,29 @@ class ProviderApi:
         except urllib3.exceptions.HTTPError as error:
             raise unreachable(self.url, cause_of(error)) from None
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise refusal(answer.status, answer.data, what)
+            raise refusal(answer.status, answer.data, operation)
         try:
             return json.loads(answer.data) if answer.data.strip() else None
         except ValueError:
             raise GnomonError(
-                502, "provider_failed", f"The provider answered no JSON when asked to {what}.", f"Is {self.url} a provider?"
+                502, "provider_failed", f"The provider answered no JSON when asked to {operation}.", f"Is {self.url} a provider?"
             ) from None
 
     def status(self, key: FunctionKey) -> Document | None:
         """Present status of a function; None if the name is unknown."""
         try:
-            found = self.call("GET", f"/system/function/{quote(key.name)}", query=_where(key), what=f"describe {key}")
+            document = self.call("GET", f"/system/function/{quote(key.name)}", query=_where(key), operation=f"describe {key}")
         except GnomonError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
     def scale(self, key: FunctionKey, replicas: int) -> None:
         """Request a number of replicas. Some providers read the namespace from the query, others from the body."""
         document = {"serviceName": key.name, "replicas": replicas, "namespace": key.namespace}
         path = f"/system/scale-function/{quote(key.name)}"
-        self.call("POST", path, document, query={"namespace": key.namespace}, what=f"scale {key} to {replicas}")
+        self.call("POST", path, document, query={"namespace": key.namespace}, operation=f"scale {key} to {replicas}")
 
 
 def _where(key: FunctionKey) -> dict[str, str]:
@@ -108,20 +108,20 @@ def unreachable(url: str, why: str) -> GnomonError:
     )
 
 
-def refusal(status: int, body: bytes, what: str) -> GnomonError:
+def refusal(status: int, body: bytes, operation: str) -> GnomonError:
     """The provider's error response as an error for our users."""
     if status == HTTPStatus.UNAUTHORIZED:
         return GnomonError(
             502,
             CREDENTIALS,
-            f"The provider does not take our credentials (when asked to {what}).",
+            f"The provider does not take our credentials (when asked to {operation}).",
             "Name the folder of its basic-auth-user and basic-auth-password with --provider-credentials.",
         )
     message, hint = _error_message(body)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return GnomonError(status, "provider_refused", f"The provider refused to {what}: {message or status}", hint)
+        return GnomonError(status, "provider_refused", f"The provider refused to {operation}: {message or status}", hint)
     return GnomonError(
-        502, "provider_failed", f"The provider failed to {what}: {status} {message}".strip(), hint or "See its log."
+        502, "provider_failed", f"The provider failed to {operation}: {status} {message}".strip(), hint or "See its log."
     )
 
 

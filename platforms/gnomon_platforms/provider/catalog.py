@@ -53,14 +53,14 @@ class Listed:
     available: int
 
 
-def read_listed(document: object, namespace: str, before: Listed | None) -> Listed | None:
-    """Parse an entry of a provider's list; None if it is not a function. `before` is the last parsed value."""
+def read_listed(document: object, namespace: str, previous: Listed | None) -> Listed | None:
+    """Parse an entry of a provider's list; None if it is not a function. `previous` is the last parsed value."""
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
     deployment = {name: value for name, value in document.items() if value is not None and name not in _OF_STATUS}
     deployment = {"service": document["name"], **deployment}
     deployment["namespace"] = document.get("namespace") or namespace
-    spec = before.spec if before is not None and before.spec.raw == deployment else _read(deployment)
+    spec = previous.spec if previous is not None and previous.spec.raw == deployment else _read(deployment)
     if spec is None:
         return None
     created_at = seconds_of(document.get("createdAt"))
@@ -179,21 +179,21 @@ class Catalog:
         with self._refreshing:
             try:
                 namespaces = self._ask_namespaces()
-                found = {key: listed for name in namespaces for key, listed in self._ask(name)}
+                functions = {key: listed for name in namespaces for key, listed in self._ask(name)}
             except GnomonError as error:
                 self.lost(error)
                 raise
             if self.trouble is not None:
                 _LOG.warning("the provider answers again")
-            before, self._functions = self._functions, found
+            previous, self._functions = self._functions, functions
             moved, self._namespaces = namespaces != self._namespaces, namespaces
             self.trouble, self.looks = None, self.looks + 1
-            self._recent_specs = {key: self._recent_specs.get(key, deque(maxlen=REMEMBERED)) for key in found}
-            for key, listed in found.items():
+            self._recent_specs = {key: self._recent_specs.get(key, deque(maxlen=REMEMBERED)) for key in functions}
+            for key, listed in functions.items():
                 if not self.holds(listed.spec):
                     self._recent_specs[key].append(listed.spec)
-        for key in before.keys() | found.keys():
-            old, new = before.get(key), found.get(key)
+        for key in previous.keys() | functions.keys():
+            old, new = previous.get(key), functions.get(key)
             if old is None or new is None or old.spec is not new.spec:
                 self._tell(key)
         if moved:
@@ -227,7 +227,7 @@ class Catalog:
 
     def _ask_namespaces(self) -> tuple[str, ...]:
         try:
-            names = self._api.call("GET", "/system/namespaces", what="list its namespaces")
+            names = self._api.call("GET", "/system/namespaces", operation="list its namespaces")
         except GnomonError as error:
             if error.status not in _WITHOUT_NAMESPACES:
                 raise
@@ -238,15 +238,15 @@ class Catalog:
         return tuple(sorted({*listed, DEFAULT_NAMESPACE}))
 
     def _ask(self, namespace: str) -> list[tuple[FunctionKey, Listed]]:
-        documents = self._api.call("GET", "/system/functions", query={"namespace": namespace}, what="list its functions")
-        found = []
+        documents = self._api.call("GET", "/system/functions", query={"namespace": namespace}, operation="list its functions")
+        listed_functions = []
         for document in documents if isinstance(documents, list) else ():
             name = document.get("name") if isinstance(document, dict) else None
-            before = self._functions.get(FunctionKey(str(name), namespace))
-            listed = read_listed(document, namespace, before)
+            previous = self._functions.get(FunctionKey(str(name), namespace))
+            listed = read_listed(document, namespace, previous)
             if listed is not None and listed.spec.key.namespace == namespace:
-                found.append((listed.spec.key, listed))
-        return found
+                listed_functions.append((listed.spec.key, listed))
+        return listed_functions
 
 
 VERSION = 1
@@ -293,19 +293,19 @@ class ProviderStore:
         return self._delete(SECRETS, {"name": key.name, "namespace": key.namespace}, f"remove the secret {key}")
 
     def secrets(self, namespace: str) -> Sequence[str]:
-        listed = self._api.call("GET", SECRETS, query={"namespace": namespace}, what="list its secrets")
+        listed = self._api.call("GET", SECRETS, query={"namespace": namespace}, operation="list its secrets")
         named = [entry.get("name") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         return sorted(name for name in named if isinstance(name, str))
 
     def put_namespace(self, stored: StoredNamespace) -> None:
         document = {"name": stored.name, "labels": dict(stored.labels), "annotations": dict(stored.annotations)}
-        what = f"make the namespace {stored.name}"
+        operation = f"make the namespace {stored.name}"
         try:
-            self._api.call("POST", NAMESPACES + "/", document, what=what)
+            self._api.call("POST", NAMESPACES + "/", document, operation=operation)
         except GnomonError as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
-            self._api.call("PUT", f"{NAMESPACES}/{quote(stored.name)}", document, what=what)
+            self._api.call("PUT", f"{NAMESPACES}/{quote(stored.name)}", document, operation=operation)
         self._look()
 
     def delete_namespace(self, name: str) -> bool:
@@ -328,17 +328,17 @@ class ProviderStore:
         self._catalog.close()
         self._api.close()
 
-    def _put_or_post(self, path: str, document: Document, what: str) -> None:
+    def _put_or_post(self, path: str, document: Document, operation: str) -> None:
         try:
-            self._api.call("PUT", path, document, what=what)
+            self._api.call("PUT", path, document, operation=operation)
         except GnomonError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            self._api.call("POST", path, document, what=what)
+            self._api.call("POST", path, document, operation=operation)
 
-    def _delete(self, path: str, document: Document | None, what: str) -> bool:
+    def _delete(self, path: str, document: Document | None, operation: str) -> bool:
         try:
-            self._api.call("DELETE", path, document, what=what)
+            self._api.call("DELETE", path, document, operation=operation)
         except GnomonError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return False

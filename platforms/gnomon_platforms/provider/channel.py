@@ -139,16 +139,16 @@ class _BatchesRefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """Dependencies of a platform's channels: `well` is whether functions are reachable; `lost` is called when one was not.
+class ChannelContext:
+    """Dependencies of a platform's channels: `reachable` is whether functions are; `on_unreachable` is called when one was not.
 
-    `timeout_s` bounds batches that have no deadline; `who` is at the other end, in messages.
+    `timeout_s` bounds batches that have no deadline; `peer` names the other end in messages.
     """
 
-    well: Callable[[], bool]
-    lost: Callable[[str], None]
+    reachable: Callable[[], bool]
+    on_unreachable: Callable[[str], None]
     timeout_s: float
-    who: str = "provider"
+    peer: str = "provider"
 
 
 class ProviderChannel(ExchangeChannel):
@@ -159,9 +159,9 @@ class ProviderChannel(ExchangeChannel):
     believes_marks = True
     """Whether an answer with `X-OpenFaaS-Internal` counts as the platform's own, which stands between us and the function."""
 
-    def __init__(self, route: Route, around: Around, token: str, on_lost: Callable[[str], None]) -> None:
-        super().__init__(on_lost, around.timeout_s, route.address)
-        self._route, self._around, self._token = route, around, token
+    def __init__(self, route: Route, context: ChannelContext, token: str, on_lost: Callable[[str], None]) -> None:
+        super().__init__(on_lost, context.timeout_s, route.address)
+        self._route, self._context, self._token = route, context, token
         self._epoch = 0
         self._answers: list[Member] = []
         """The answers to the requests of the batch in flight so far, where each request is sent by itself."""
@@ -174,7 +174,7 @@ class ProviderChannel(ExchangeChannel):
     async def probe(self, timeout_s: float) -> bool:
         """True if the provider answers; asking the function itself would be a call of it."""
         del timeout_s
-        return not self.closed and self._around.well()
+        return not self.closed and self._context.reachable()
 
     def _cancel(self, batch: Batch) -> None:
         """Abort the requests that have no answer yet."""
@@ -196,11 +196,11 @@ class ProviderChannel(ExchangeChannel):
                 return Outcome(await self._result(batch, frame, limit))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             cause = error.os_error.strerror or error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            trouble = f"the {self._around.who} cannot be reached: {cause}"
-            self._around.lost(trouble)
+            trouble = f"the {self._context.peer} cannot be reached: {cause}"
+            self._context.on_unreachable(trouble)
             return self._broke_off(batch, trouble, unread=True)
         except TimeoutError:
-            return Outcome(self._filled(batch, _timed_out(self._around.who)))
+            return Outcome(self._filled(batch, _timed_out(self._context.peer)))
         except GnomonError as error:  # there is no replica, and none could be woken
             return Outcome(self._filled(batch, error))
         except (OSError, WireError, aiohttp.ClientError) as error:
@@ -210,7 +210,7 @@ class ProviderChannel(ExchangeChannel):
         """The outcome after a failure: answers so far are kept, only the remaining members are lost."""
         if not self._answers:
             return Outcome(None, trouble, unread)
-        return Outcome(self._filled(batch, _broken(self._around.who, trouble)))
+        return Outcome(self._filled(batch, _broken(self._context.peer, trouble)))
 
     def _filled(self, batch: Batch, error: GnomonError) -> Frame:
         """The result, with this error for each missing member."""
@@ -304,11 +304,11 @@ def _meta(answer: aiohttp.ClientResponse) -> bytes:
     return "\n".join(lines).encode("utf-8", "surrogateescape")
 
 
-def _timed_out(who: str) -> GnomonError:
+def _timed_out(peer: str) -> GnomonError:
     return GnomonError(
         504,
         "deadline_exceeded",
-        f"The {who} did not answer within the request's deadline.",
+        f"The {peer} did not answer within the request's deadline.",
         "Allow it more (gnomon/deadline-ms).",
     )
 
@@ -317,9 +317,9 @@ def _client_left() -> GnomonError:
     return GnomonError(CLIENT_LEFT, "cancelled", "The client has disconnected.")
 
 
-def _broken(who: str, trouble: str) -> GnomonError:
+def _broken(peer: str, trouble: str) -> GnomonError:
     return GnomonError(
-        502, f"{who}_broke_off", f"The request may have run: {trouble}.", "Send it again only if that does no harm."
+        502, f"{peer}_broke_off", f"The request may have run: {trouble}.", "Send it again only if that does no harm."
     )
 
 

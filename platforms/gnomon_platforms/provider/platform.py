@@ -26,7 +26,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import FOREIGN_KEEP_ALIVE_S, Ids, open_session, starting
 from gnomon_platforms.provider.api import ProviderApi, ProviderLogs, ProviderOptions, unreachable
 from gnomon_platforms.provider.catalog import Catalog
-from gnomon_platforms.provider.channel import Around, ProviderChannel, Route, Slot
+from gnomon_platforms.provider.channel import ChannelContext, ProviderChannel, Route, Slot
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
 WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1
@@ -60,7 +60,7 @@ class ProviderPlatform:
         self._session: aiohttp.ClientSession | None = None
         self._nodes: tuple[int, int, tuple[Node, ...]] = (-1, -1, ())
         self._changes = 0
-        self._around = Around(lambda: not self._catalog.unreachable, self._away, options.start_timeout_s)
+        self._context = ChannelContext(lambda: not self._catalog.unreachable, self._away, options.start_timeout_s)
         self.logs = ProviderLogs(api)
         """Log lines of functions, from the provider."""
 
@@ -207,7 +207,7 @@ class ProviderPlatform:
             name = str(key) if self._catalog.has_namespaces else key.name
             route = Route(self._session, f"{self._api.url}/function/{name}", lambda: self._replica(key), self._rng)
             token = self._options.batch_token if self._batches(slot.spec) else ""
-            slot.ready(ProviderChannel(route, self._around, token, slot.end))
+            slot.ready(ProviderChannel(route, self._context, token, slot.end))
 
     def _batches(self, spec: FunctionSpec) -> bool:
         """True if batches can be sent as such: the function is a Body with the secret of our batch token."""

@@ -35,7 +35,7 @@ from gnomon_platforms.knative.batching.channel import PodChannel, PodSlot
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
 from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, with_buffer_plan
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
-from gnomon_platforms.provider.channel import Around, Route
+from gnomon_platforms.provider.channel import ChannelContext, Route
 from gnomon_platforms.testing import Recorder
 from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Asked, Script, event, serving
@@ -322,8 +322,8 @@ async def stage() -> AsyncIterator[Stage]:
     instance = Instance("slot", str(KEY), 1, "node", 1, 0, InstanceState.STARTING, 0.0)
     slot = PodSlot(instance, facts, POD, listener, lambda _: None)
     async with open_session() as session:
-        around = Around(lambda: True, lambda _: None, 30.0, who="pod")
-        slot.ready(PodChannel(Route(session, address, _there, random.Random(1)), around, "token", slot.end, slot.works_with))
+        context = ChannelContext(lambda: True, lambda _: None, 30.0, peer="pod")
+        slot.ready(PodChannel(Route(session, address, _there, random.Random(1)), context, "token", slot.end, slot.works_with))
         yield Stage(body, runtime, listener, slot)
         slot.end("the test ends")
     runtime.close()

@@ -210,7 +210,7 @@ async def test_pod_status_is_trusted_for_a_while(session: aiohttp.ClientSession)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     said = [True]
-    opened = HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: said[0])
+    opened = HttpChannel(session, address, "t0ken", 30.0, Lost().append, is_healthy=lambda: said[0])
     assert opened.is_known_healthy()
     assert await opened.probe(1.0)
     said[0] = False
@@ -228,7 +228,9 @@ async def test_pod_status_is_trusted_for_a_while(session: aiohttp.ClientSession)
 
 async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(session: aiohttp.ClientSession, address: str) -> None:
     node = NodeContact()
-    first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
+    first, second = (
+        HttpChannel(session, address, "t0ken", 30.0, Lost().append, is_healthy=lambda: True, node=node) for _ in range(2)
+    )
     for channel in (first, second):
         channel._last_contact_s -= CANARY_S
     assert first.is_known_healthy()
@@ -244,7 +246,9 @@ async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(sessio
 
 async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(session: aiohttp.ClientSession, address: str) -> None:
     node = NodeContact()
-    first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
+    first, second = (
+        HttpChannel(session, address, "t0ken", 30.0, Lost().append, is_healthy=lambda: True, node=node) for _ in range(2)
+    )
     first._canary_s = second._canary_s = CANARY_S
     first._last_contact_s -= 0.9 * OWN_SHARE * CANARY_S
     assert [channel.is_known_healthy() for channel in (first, second)] == [True, True]

@@ -58,7 +58,7 @@ async def test_a_patch_is_bound_to_what_it_was_decided_from() -> None:
 async def test_cached_object_is_not_read_again_before_a_write() -> None:
     script = Script([], writes=[found("8")])
     async with writing(script) as writer:
-        await writer.settle(TARGET, label, "label it", known={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
+        await writer.settle(TARGET, label, "label it", cached={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
     [sent] = script.writes()
     assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
 
@@ -66,7 +66,7 @@ async def test_cached_object_is_not_read_again_before_a_write() -> None:
 async def test_conflicting_write_is_read_and_decided_again() -> None:
     script = Script([found("9")], writes=[refusal(409, "Conflict"), found("10")])
     async with writing(script) as writer:
-        await writer.settle(TARGET, label, "label it", known={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
+        await writer.settle(TARGET, label, "label it", cached={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
     assert [sent.body["metadata"]["resourceVersion"] for sent in script.writes()] == ["7", "9"]
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.provider.channel import Around, Ask, ProviderChannel, Route
+from gnomon_platforms.provider.channel import Ask, ChannelContext, ProviderChannel, Route
 
 
 class FailingRoute:
@@ -28,8 +28,8 @@ class FailingRoute:
 async def result_of(*bodies: bytes) -> tuple[Frame | None, list[str]]:
     """The result of a batch of these requests, and why the channel was lost."""
     lost: list[str] = []
-    around = Around(well=lambda: True, lost=lost.append, timeout_s=5.0)
-    channel = ProviderChannel(cast("Route", FailingRoute()), around, "", lost.append)
+    context = ChannelContext(reachable=lambda: True, on_unreachable=lost.append, timeout_s=5.0)
+    channel = ProviderChannel(cast("Route", FailingRoute()), context, "", lost.append)
     done: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
     members = [Member(0, 1, b"POST\n/\n", body) for body in bodies]
     channel.run(Frame(Kind.BATCH, 1, 1, 5.0, members=members), done.set_result)

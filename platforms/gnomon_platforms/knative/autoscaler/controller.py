@@ -140,11 +140,11 @@ class KnativeAutoscaler:
 
         """
         key = parse_key(function)
-        found, pa = self._scaled.get(key), self._cluster.pa(key)
+        revision, pa = self._scaled.get(key), self._cluster.pa(key)
         if pa is not None and (refusal := self._cluster.conflicts.scaling_conflict(pa.deployment)) is not None:
             raise refusal
-        if found is not None:
-            await found.apply(actions)
+        if revision is not None:
+            await revision.apply(actions)
 
     # For the page of the class, and for metrics
 
@@ -185,9 +185,9 @@ class KnativeAutoscaler:
                 self._closing.begin(self._cluster.public.release(pa))
         if pa is None or not ours or pa.ending:
             return
-        found = self._scaled.get(key)
-        if found is not None:
-            found.trigger()
+        revision = self._scaled.get(key)
+        if revision is not None:
+            revision.trigger()
             return
         self._of_deployment[pa.deployment] = key
         self._scaled[key] = ScaledRevision(pa, self._cluster, self._policies)
@@ -198,14 +198,14 @@ class KnativeAutoscaler:
         """Stop scaling a Revision; whether it was scaled."""
         assert self._policies is not None
         assert self._cluster.scraper is not None
-        found = self._scaled.pop(key, None)
-        if found is None:
+        revision = self._scaled.pop(key, None)
+        if revision is None:
             return False
         self._of_deployment = {target: of for target, of in self._of_deployment.items() if of != key}
         self._cluster.scraper.leave(key)
-        self._policies.removed(found.name)
-        found.instances.leave()
-        self._closing.begin(found.close())
+        self._policies.removed(revision.name)
+        revision.instances.leave()
+        self._closing.begin(revision.close())
         return True
 
     def _same_name_changed(self, change: Change[Any]) -> None:
@@ -264,12 +264,12 @@ class KnativeAutoscaler:
                 found.requests_wait(waiting.get(key, 0.0))
         self._waiting = set(waiting)
 
-    def _requests_in_batches(self, came: Mapping[FunctionKey, float]) -> None:
+    def _requests_in_batches(self, arrivals: Mapping[FunctionKey, float]) -> None:
         """Take the number of new requests that were sent in batches and that pods have not counted, by Revision."""
-        for key, requests in came.items():
-            found = self._scaled.get(key)
-            if found is not None:
-                found.requests_in_batches(requests)
+        for key, requests in arrivals.items():
+            revision = self._scaled.get(key)
+            if revision is not None:
+                revision.requests_in_batches(requests)
 
 
 def _key(change: Change[Any]) -> FunctionKey:

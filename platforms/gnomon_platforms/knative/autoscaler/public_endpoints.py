@@ -175,11 +175,11 @@ class PublicEndpoints:
         if not batches:
             return self._leave_to_knative(pa, knative)
         self._mirrored_since_s.pop(pa.key, None)
-        wanted = public_addresses(self._gateways.values(), knative)
-        if not wanted.ips:
+        desired = public_addresses(self._gateways.values(), knative)
+        if not desired.ips:
             return [], None
-        if self._differ(pa.key, wanted):
-            return [SetSlices(pa, slices(pa, wanted))], None
+        if self._differ(pa.key, desired):
+            return [SetSlices(pa, slices(pa, desired))], None
         return [SetMirroring(pa, mirrored=False)] if knative.mirrored else [], None
 
     async def execute(self, step: SetSlices | SetMirroring) -> None:
@@ -226,28 +226,28 @@ class PublicEndpoints:
         found = {name: self.own.get(key.namespace, name) for name in names}
         return {name: endpoint_slice for name, endpoint_slice in found.items() if endpoint_slice is not None}
 
-    def _differ(self, key: FunctionKey, wanted: Addresses) -> bool:
+    def _differ(self, key: FunctionKey, desired: Addresses) -> bool:
         """True if our slices are not these addresses."""
-        there = self._slices_of(key).values()
-        ips = sorted(ip for endpoint_slice in there for ip in endpoint_slice.addresses.ips)
-        return ips != list(wanted.ips) or any(endpoint_slice.addresses.ports != wanted.ports for endpoint_slice in there)
+        observed = self._slices_of(key).values()
+        ips = sorted(ip for endpoint_slice in observed for ip in endpoint_slice.addresses.ips)
+        return ips != list(desired.ips) or any(endpoint_slice.addresses.ports != desired.ports for endpoint_slice in observed)
 
-    async def _write(self, pa: PaFacts, wanted: Mapping[str, Document]) -> None:
+    async def _write(self, pa: PaFacts, desired: Mapping[str, Document]) -> None:
         """Write these EndpointSlices of the Revision and delete others; new ones are written before old ones are deleted."""
-        for name in [*wanted, *(name for name in self._slices_of(pa.key) if name not in wanted)]:
-            manifest = wanted.get(name)
+        for name in [*desired, *(name for name in self._slices_of(pa.key) if name not in desired)]:
+            manifest = desired.get(name)
 
             def decide(current: Document | None, manifest: Document | None = manifest) -> Write | None:
                 if manifest is None:
                     return None if current is None else Delete()
                 if current is None:
                     return Create(manifest)
-                kept = {**current, **{part: manifest[part] for part in ("endpoints", "ports")}}
-                kept["metadata"] = {
+                replacement = {**current, **{part: manifest[part] for part in ("endpoints", "ports")}}
+                replacement["metadata"] = {
                     **current["metadata"],
                     **{part: manifest["metadata"][part] for part in ("labels", "ownerReferences")},
                 }
-                return None if kept == current else Replace(kept)
+                return None if replacement == current else Replace(replacement)
 
             target = Target(ENDPOINT_SLICES, pa.key.namespace, name)
             await self._writer.settle(target, decide, f"lead the Service of {pa.key}")

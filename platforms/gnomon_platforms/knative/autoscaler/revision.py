@@ -346,15 +346,15 @@ async def set_service(writer: Writer, step: SetService) -> None:
         GnomonError: what the API server refuses.
 
     """
-    pa, wanted = step.pa, serverless_service(step.pa, step.route)
+    pa, desired = step.pa, serverless_service(step.pa, step.route)
 
     def decide(current: Document | None) -> Write | None:
         if current is None:
-            return Create(wanted)
+            return Create(desired)
         if sks_facts(current).owner_uid != pa.uid:
             return None
-        metadata = {**current["metadata"], **{name: wanted["metadata"][name] for name in ("labels", "annotations")}}
-        changed = {**current, "metadata": metadata, "spec": {**current["spec"], **wanted["spec"]}}
+        metadata = {**current["metadata"], **{name: desired["metadata"][name] for name in ("labels", "annotations")}}
+        changed = {**current, "metadata": metadata, "spec": {**current["spec"], **desired["spec"]}}
         return None if changed == current else Replace(changed)
 
     target = Target(SERVERLESS_SERVICES, pa.key.namespace, pa.key.name)

@@ -288,11 +288,11 @@ def _settings(
     pa: PaFacts, annotations: Mapping[str, str], check: Callable[[Settings], Any] | None, template: Template
 ) -> tuple[Settings, str]:
     """The policy's settings by Gnomon's annotations; the defaults of `kpa`, with the reason, if these are invalid."""
-    own = {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
-    own.setdefault(f"{PREFIX}autoscaler", DEFAULT_POLICY)
+    own_annotations = {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
+    own_annotations.setdefault(f"{PREFIX}autoscaler", DEFAULT_POLICY)
     trouble = ""
     try:
-        settings = template.under(read_settings(None, own), own)
+        settings = template.under(read_settings(None, own_annotations), own_annotations)
         refuse_endpoint(settings)
         if settings.autoscaler in UNSUITED:
             raise bad_request("unsupported_policy", f"{settings.autoscaler} {UNSUITED[settings.autoscaler]}.")
@@ -301,7 +301,7 @@ def _settings(
     except GnomonError as error:
         trouble = f"{DEFAULT_POLICY} is used: {error}"
         settings = template.under(read_settings(None, {f"{PREFIX}autoscaler": DEFAULT_POLICY}), {})
-    if f"{PREFIX}max-batch" not in own and pa.concurrency and settings.max_batch == 1:
+    if f"{PREFIX}max-batch" not in own_annotations and pa.concurrency and settings.max_batch == 1:
         # Policies without a known latency assume that an instance holds one full batch.
         settings = replace(settings, max_batch=min(pa.concurrency, MAX_BATCH))
     return settings, trouble

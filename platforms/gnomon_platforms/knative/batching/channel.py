@@ -40,7 +40,7 @@ from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionFa
 from gnomon_platforms.knative.resources import QUEUE_PORT
 from gnomon_platforms.kubernetes.client import Api, Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import SECRETS
-from gnomon_platforms.provider.channel import Around, ProviderChannel, Route
+from gnomon_platforms.provider.channel import ChannelContext, ProviderChannel, Route
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -54,12 +54,12 @@ class PodChannel(ProviderChannel):
     def __init__(
         self,
         route: Route,
-        around: Around,
+        context: ChannelContext,
         token: str,
         on_lost: Callable[[str], None],
         on_shadows: Callable[[Mapping[str, Pair]], None],
     ) -> None:
-        super().__init__(route, around, token, on_lost)
+        super().__init__(route, context, token, on_lost)
         self._on_shadows = on_shadows
 
     def _answered(self, result: Frame) -> None:

@@ -51,7 +51,7 @@ from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.resources import PODS
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.provider.channel import Around, Route
+from gnomon_platforms.provider.channel import ChannelContext, Route
 
 if TYPE_CHECKING:
     import aiohttp
@@ -76,8 +76,8 @@ class SlotConnector:
         pod, facts = slot.pod, slot.facts
         token = await self._token(facts)
         route = Route(self._session, address_of(pod), _already_awake, self._rng)
-        around = Around(lambda: self._serves(pod), _ignore_loss, facts.spec.settings.deadline_s, who="pod")
-        channel = PodChannel(route, around, token, slot.end, lambda shadows: self._works_with(pod, shadows))
+        context = ChannelContext(lambda: self._serves(pod), _ignore_loss, facts.spec.settings.deadline_s, peer="pod")
+        channel = PodChannel(route, context, token, slot.end, lambda shadows: self._works_with(pod, shadows))
         # Before the first batch, so that it already runs with one thread for each core of a resized pod.
         await self._tell_cores(facts, pod, token)
         slot.ready(channel)

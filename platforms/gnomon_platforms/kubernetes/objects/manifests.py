@@ -95,8 +95,8 @@ def deployment_metadata(spec: FunctionSpec, version: int) -> Manifest:
     return {"name": spec.key.name, "namespace": spec.key.namespace, "labels": labels, "annotations": annotations}
 
 
-def changed_metadata(current: Manifest, wanted: Manifest) -> Manifest:
-    """Merge `wanted` into the metadata of an existing Deployment.
+def changed_metadata(current: Manifest, desired: Manifest) -> Manifest:
+    """Merge `desired` into the metadata of an existing Deployment.
 
     Keys of the last deployment that this one lacks are removed; keys that others have set stay. A removed function is restored.
     """
@@ -110,7 +110,7 @@ def changed_metadata(current: Manifest, wanted: Manifest) -> Manifest:
         kept = {
             key: value for key, value in (current.get(field) or {}).items() if key not in before and key != REMOVED_ANNOTATION
         }
-        changed[field] = {**kept, **wanted[field]}
+        changed[field] = {**kept, **desired[field]}
     return changed
 
 

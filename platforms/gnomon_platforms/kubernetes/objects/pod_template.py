@@ -150,22 +150,24 @@ def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
 def environment(spec: FunctionSpec) -> dict[str, str]:
     """The environment of a function's container. The user's variables override Gnomon's."""
     settings = spec.settings
-    ours = {
+    entries = {
         "GNOMON_FUNCTION": str(spec.key),
         "GNOMON_CORES": str(settings.cores),
         "GNOMON_MAX_BATCH": str(settings.max_batch),
         "write_timeout": f"{settings.deadline_s:g}s",
     }
     if settings.concurrency is not None:
-        ours |= {"GNOMON_CONCURRENCY": str(settings.concurrency)}
+        entries |= {"GNOMON_CONCURRENCY": str(settings.concurrency)}
     if settings.model is not None:
-        ours |= {"GNOMON_MODEL": settings.model, "GNOMON_WEIGHTS": settings.weight_mode}
+        entries |= {"GNOMON_MODEL": settings.model, "GNOMON_WEIGHTS": settings.weight_mode}
         # Which engines an image has is not known here: a pod runs another one than the program where it is named.
-        ours |= {} if settings.engine == AUTO else {"GNOMON_ENGINE": settings.engine}
-        ours |= {} if settings.precision == FP32 else {"GNOMON_ENGINE": settings.engine, "GNOMON_PRECISION": settings.precision}
-        ours |= {} if settings.accuracy_floor is None else {"GNOMON_ACCURACY_FLOOR": f"{settings.accuracy_floor:g}"}
+        entries |= {} if settings.engine == AUTO else {"GNOMON_ENGINE": settings.engine}
+        entries |= (
+            {} if settings.precision == FP32 else {"GNOMON_ENGINE": settings.engine, "GNOMON_PRECISION": settings.precision}
+        )
+        entries |= {} if settings.accuracy_floor is None else {"GNOMON_ACCURACY_FLOOR": f"{settings.accuracy_floor:g}"}
     process = {"fprocess": spec.env_process} if spec.env_process else {}
-    return {**ours, **spec.environment, **process}
+    return {**entries, **spec.environment, **process}
 
 
 def _body_volumes(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any]]:

@@ -56,17 +56,17 @@ def probes(spec: FunctionSpec) -> dict[str, Any]:
     }
 
 
-def _probe(spec: FunctionSpec, which: str, default: str, numbers: Mapping[str, int]) -> dict[str, Any]:
-    name = f"com.openfaas.{which}.http.path"
+def _probe(spec: FunctionSpec, kind: str, default: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    name = f"com.openfaas.{kind}.http.path"
     path = spec.annotations.get(name, default)
     if not path.startswith("/"):
         raise _invalid(name, path, f"It begins with '/', such as {default}.")
     return {"httpGet": {"path": path, "port": PORT_NAME, "scheme": "HTTP"}, "successThreshold": 1, **numbers}
 
 
-def _overrides(annotations: Mapping[str, str], which: str) -> dict[str, int]:
+def _overrides(annotations: Mapping[str, str], kind: str) -> dict[str, int]:
     """The numbers of one probe that annotations set, by Kubernetes' names."""
-    prefix = f"com.openfaas.{which}.http."
+    prefix = f"com.openfaas.{kind}.http."
     overrides: dict[str, int] = {}
     for key in [key for key in annotations if key.startswith(prefix)]:
         name = key.removeprefix(prefix)

@@ -71,9 +71,9 @@ def amounts_of(quantities: Mapping[str, object]) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def requests_of(given: Mapping[str, Any]) -> dict[str, float]:
+def requests_of(container_resources: Mapping[str, Any]) -> dict[str, float]:
     """The requests of a container's `resources` as the scheduler counts them: a limit counts if there is no request."""
-    return amounts_of({**(given.get("limits") or {}), **(given.get("requests") or {})})
+    return amounts_of({**(container_resources.get("limits") or {}), **(container_resources.get("requests") or {})})
 
 
 def _sent(spec: FunctionSpec, field: str) -> dict[str, str]:

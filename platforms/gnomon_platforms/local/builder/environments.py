@@ -321,15 +321,15 @@ class Runner:
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """The lines of a program's output, whatever their length and bytes."""
-    rest = ""
+    partial_line = ""
     while data := await stream.read(1 << 16):
-        *lines, rest = (rest + data.decode("utf-8", "replace").replace("\r", "\n")).split("\n")
-        rest = rest[:LINE_CHARACTERS]
+        *lines, partial_line = (partial_line + data.decode("utf-8", "replace").replace("\r", "\n")).split("\n")
+        partial_line = partial_line[:LINE_CHARACTERS]
         for line in lines:
             if line.strip():
                 yield line.rstrip()[:LINE_CHARACTERS]
-    if rest.strip():
-        yield rest.rstrip()
+    if partial_line.strip():
+        yield partial_line.rstrip()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
