@@ -113,7 +113,7 @@ def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, A
 
 
 def _problem(found: FunctionDetail) -> dict[str, Any] | None:
-    """Why instances are missing; `final` says that the function is not expected to start by itself."""
+    """The reason why instances are missing; `final` says that the function is not expected to start by itself."""
     problem = found.status.problem
     if problem is None:
         return None

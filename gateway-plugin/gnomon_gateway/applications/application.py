@@ -114,7 +114,7 @@ class Application:
             self._tell(variant)
 
     def _tell(self, variant: str) -> None:
-        """Tell the selector whether the variant has an instance that answers."""
+        """Update the selector: whether the variant has an instance that answers."""
         runtime = self._members[variant].runtime
         ready = runtime.ready
         if ready:
@@ -157,7 +157,7 @@ class Application:
         return choice
 
     def nothing_to_choose(self) -> GnomonError:
-        """Why no query can be answered: no model is registered, or none is measured yet."""
+        """The error for a query that no variant can answer: no model is registered, or none is measured yet."""
         if self.measuring:
             return GnomonError(
                 503,

@@ -91,7 +91,7 @@ def _of_headers(found: tuple[tuple[bytes, bytes], ...]) -> Constraints:
 
 @lru_cache(maxsize=_MOST_KEPT)
 def _of_both(found: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str, type, Any], ...]) -> Constraints:
-    """The type of a value is part of the key: 1 and True are equal."""
+    """The constraints of headers and parameters together. Types are part of the cache's key, because 1 == True."""
     texts = dict(_texts(found))
     values = {name: _READERS[name](name, value) for name, _, value in parameters}
     for name, text in texts.items():

@@ -856,7 +856,7 @@ def _tensors(signature: ModelSignature) -> tuple[object, ...]:
 
 
 def _problem(endpoint: Endpoint) -> GnomonError | None:
-    """Why queries cannot be answered, if none can."""
+    """The reason why no query can be answered; None if queries can."""
     if endpoint.application.members or not endpoint.problems:
         return None
     name, text = next(iter(endpoint.problems.items()))

@@ -194,7 +194,7 @@ class Dispatcher:
         return [Answer(request, error) for request in requests]
 
     def left(self, request: Request, now_s: float) -> Effects:
-        """The request's client has disconnected.
+        """Handle the disconnect of a request's client.
 
         A waiting request is removed from the queue. A batch whose clients have all left is cancelled.
         """
@@ -205,7 +205,7 @@ class Dispatcher:
         return effects
 
     def stream_started(self, request: Request) -> None:
-        """The first part of a streamed answer has arrived. The deadline applies to the first part only, so it is lifted."""
+        """Handle the first part of a streamed answer. The deadline applies to the first part only, so it is lifted."""
         request.deadline_s = _NEVER
         if request.batch is not None:
             request.batch.streamed = True
@@ -223,7 +223,7 @@ class Dispatcher:
         concurrency: int | None = None,
         idle_cores: int | None = None,
     ) -> Effects:
-        """An instance became ready, or a known instance has a new size or largest batch.
+        """Handle an instance that became ready, or a known instance's new size or largest batch.
 
         The instance takes `concurrency` batches at a time; None keeps the present number, which is 1 at first. With `idle_cores`
         it keeps only those between batches and borrows up to `cores` for each; with None all its cores are its own.
@@ -245,7 +245,7 @@ class Dispatcher:
         return self._schedule_all(now_s, [])
 
     def instance_gone(self, instance_id: str, now_s: float, *, unread: bool = False) -> Effects:
-        """An instance has ended. `unread` says that the instance had not received its last batch, which is then put back."""
+        """Handle the end of an instance. `unread` says that it had not received its last batch, which is then put back."""
         worker = self.workers.by_id.get(instance_id)
         if worker is None:
             return []
@@ -278,7 +278,7 @@ class Dispatcher:
         return [] if worker.batches else [Drained(instance_id)]
 
     def finished(self, instance_id: str, batch_id: int, codes: Sequence[int], now_s: float) -> Effects:
-        """A batch has its results, one HTTP status per member.
+        """Handle a batch's results, one HTTP status per member.
 
         The effects send the instance's next batch before they answer this one, so that the instance works meanwhile. A result
         that comes after its request's deadline is answered with 504.
@@ -304,7 +304,7 @@ class Dispatcher:
         return effects
 
     def batch_refused(self, instance_id: str, batch_id: int, now_s: float) -> Effects:
-        """An instance has not taken a batch, because it is about to end or the queue has a newer owner: its requests wait again.
+        """Let a batch's requests wait again: its instance refused it, because it is about to end or the queue has a newer owner.
 
         The policy is not asked, because the newest assignment decides whether this replica still owns the queue.
         """
@@ -530,13 +530,13 @@ class Dispatcher:
     # Terminal states of requests
 
     def _lane_added(self, key: LaneKey) -> None:
-        """The queue has a new lane: its variant limits batch sizes from now on, unless its batches hold one request each."""
+        """Let the variant of a new lane limit batch sizes from now on, unless the lane's batches hold one request each."""
         if not key.solo:
             self.sizing.mark_called(key.variant, self._load.last_request_s)
             self.workers.update_max_batches()
 
     def _measured(self, key: LaneKey, now_s: float) -> None:
-        """A batch of this lane was measured: resize the instances' batches and forget variants that are not called any more."""
+        """Resize the instances' batches after a measured batch of this lane; forget variants that are not called any more."""
         if not key.solo:
             self.sizing.mark_called(key.variant, now_s)
         uncalled_variants = [variant for variant in self.sizing.uncalled_variants(now_s) if self.queue.forget(variant)]
@@ -546,7 +546,7 @@ class Dispatcher:
             self.workers.update_max_batches()
 
     def _end(self, request: Request) -> None:
-        """The one terminal transition of an admitted request."""
+        """Mark an admitted request as answered, which is its only terminal transition."""
         request.state = ANSWERED
         self._load.in_system -= 1
         self._deadlines.forget()
@@ -639,7 +639,7 @@ class Dispatcher:
         return True
 
     def _discount_prediction(self, request: Request, now_s: float) -> None:
-        """The request is refused although an instance is idle. If only a prediction is the reason, discount it."""
+        """Discount the prediction by which alone a request is refused although an instance is idle."""
         left_s = request.deadline_s - now_s
         if not self.learns or left_s <= 0:
             return
@@ -729,7 +729,7 @@ class Deadlines:
         self.next_s = self._heap[0][0]
 
     def forget(self) -> None:
-        """A request was answered; its entry is dead from now on. At the top it goes at once, so that no timer is set for it."""
+        """Mark an answered request's entry as dead. An entry at the top is removed at once, so that no timer is set for it."""
         self._live -= 1
         heap = self._heap
         if heap and heap[0][2].state == ANSWERED:
@@ -839,7 +839,7 @@ class Quarantine:
         return len(self._until_s)
 
     def add(self, request: Request, now_s: float) -> None:
-        """The request has failed in a batch of its own."""
+        """Quarantine the input of a request that failed in a batch of its own."""
         digest = _digest(request)
         self._until_s[digest] = now_s + QUARANTINE_S
         self._until_s.move_to_end(digest)
@@ -847,7 +847,7 @@ class Quarantine:
             self._until_s.popitem(last=False)
 
     def release(self, request: Request) -> None:
-        """The request has succeeded."""
+        """Release the input of a request that succeeded."""
         if self._until_s:
             self._until_s.pop(_digest(request), None)
 

@@ -236,7 +236,7 @@ class Workers:
         self._size(worker)
 
     def policy_changed(self) -> None:
-        """The scheduling policy was replaced: forget the batch sizes that the last one made."""
+        """Forget the batch sizes that the replaced scheduling policy made."""
         for worker in self.by_id.values():
             worker.usual_batch = worker.slot.max_batch
         self._capacity = None
@@ -249,7 +249,7 @@ class Workers:
                 self._size(worker)
 
     def take(self, worker: Worker, batch: Batch) -> None:
-        """An instance begins a batch."""
+        """Record that an instance begins a batch."""
         self._leave_idle(worker)
         if not worker.batches:
             self.busy += 1
@@ -288,7 +288,7 @@ class Workers:
         self._capacity = None
 
     def remove(self, worker: Worker) -> None:
-        """The instance has ended, with the batches that it executed."""
+        """Remove an instance that has ended, with the batches that it executed."""
         if worker.batches:
             self.busy -= 1
             self._count_busy(worker, 0)
@@ -314,7 +314,7 @@ class Workers:
         return min(ends, default=float("inf"))
 
     def _size(self, worker: Worker) -> None:
-        """The instance's cores, limit or Shadows have changed."""
+        """Handle a change of the instance's cores, limit or Shadows."""
         cores = worker.cores if worker.share is None else min(worker.cores, worker.share)
         worker.size = cores if worker.memory_mb is None else worker.memory_mb
         worker.set_max_batch(self._sizing.largest(worker.size, worker.max_batch, worker.pair))

@@ -66,22 +66,22 @@ class StartFailures:
     logged: str = ""
 
     def failed(self, now_s: float, reason: str) -> None:
-        """An instance ended before it was ready."""
+        """Count an instance that ended before it was ready."""
         self.failures += 1
         self.reason, self.at_s = summary(reason), now_s
 
     def refused(self, now_s: float, refusal: GnomonError) -> bool:
-        """The platform refused an instance. Returns whether the function's log does not have this reason yet."""
+        """Record that the platform refused an instance. Returns whether the reason is new to the function's log."""
         self.shortage, self.at_s = refusal, now_s
         is_new, self.logged = self.logged != refusal.code, refusal.code
         return is_new
 
     def created(self) -> None:
-        """An instance was created: there was capacity."""
+        """Clear the shortage: an instance was created."""
         self.shortage = None
 
     def ready(self) -> None:
-        """An instance is ready: the function can start."""
+        """Reset all failures: an instance is ready, so the function can start."""
         self.failures, self.reason = 0, ""
 
     @property
@@ -197,7 +197,7 @@ class OtherReplicas:
                 self._left_behind[name] = _combined([self._left_behind.get(name, NO_LOAD), left])
 
     def forget(self, function: str) -> None:
-        """The function was removed: a new function of that name starts from zero."""
+        """Forget a removed function's load: a new function of that name starts from zero."""
         for functions in (self._left_behind, self._numbers, *self._loads.values()):
             functions.pop(function, None)  # type: ignore[attr-defined]
 
@@ -324,7 +324,7 @@ class Deployed:
         self.plan = plan
 
     async def answer_all(self) -> None:
-        """The function is removed: answer its requests, and return once none is in flight or the deadlines have passed."""
+        """Answer a removed function's requests, and return once none is in flight or the deadlines have passed."""
         self.runtime.removed()
         if not self.runtime.ready:
             self.runtime.fail_waiting(function_removed())

@@ -62,13 +62,13 @@ class InstanceOwner:
     """The manager of functions' instances. This default does nothing: the caller manages the instances itself."""
 
     def instance_needed(self, function: str) -> None:
-        """A request waits, and the function has no instance."""
+        """Create an instance: a request waits, and the function has none."""
 
     def start_refusal(self, function: str) -> GnomonError | None:
         """The error for a call of a function without a ready instance; None if one may be ready soon."""
 
     def instance_frozen(self, instance_id: str, reason: str) -> None:
-        """The instance no longer answers. The dispatcher sends nothing to it any more."""
+        """Replace an instance that no longer answers. The dispatcher sends nothing to it any more."""
 
 
 NO_OWNER = InstanceOwner()
@@ -177,7 +177,7 @@ class FunctionRuntime:
             self.fail_waiting(refusal)
 
     def left(self, request: Request) -> None:
-        """The request's client has disconnected; its responder is not called any more."""
+        """Withdraw the request of a client that has disconnected; its responder is not called any more."""
         self.metrics.left += 1
         request.responder = None
         if request in self._arrived:
@@ -207,7 +207,7 @@ class FunctionRuntime:
         self._report_capacity()
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance has ended. Its requests are answered with 502, or retried if that is safe."""
+        """Remove an instance that has ended. Its requests are answered with 502, or retried if that is safe."""
         channel = self._channels.pop(instance_id, None)
         if channel is not None:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
@@ -217,7 +217,7 @@ class FunctionRuntime:
         self._report_capacity()
 
     def instance_resized(self, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
-        """The instance's number of cores has changed, or whether it borrows them (`Instance.idle_cores`)."""
+        """Change an instance's number of cores, or whether it borrows them (`Instance.idle_cores`)."""
         if instance_id in self._channels:
             self._execute(
                 self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic(), idle_cores=idle_cores)
@@ -270,7 +270,7 @@ class FunctionRuntime:
                 self.latency.forget(variant)
 
     def removed(self) -> None:
-        """The function was removed: no instance will start, and a new function of its name learns latencies anew."""
+        """Handle the function's removal: no instance will start, and a new function of its name learns latencies anew."""
         self.forget_latency()
         self.dispatcher.learns = False
         self._removed = True
@@ -289,7 +289,7 @@ class FunctionRuntime:
         self._epoch, self._outdated, self._disowned = epoch, outdated, False
 
     def disown(self) -> None:
-        """Another replica owns the queue: send no further batch, and hand over the waiting requests."""
+        """Give the queue up to another replica: send no further batch, and hand over the waiting requests."""
         self._disowned = True
         self.hand_over_waiting()
 
@@ -489,7 +489,7 @@ class FunctionRuntime:
         channel.run(frame, partial(self._done, batch), stream)
 
     def _done(self, batch: Batch, frame: Frame | None) -> None:
-        """The batch has its results; None means that the instance's channel closed."""
+        """Handle a batch's results; None means that the instance's channel closed."""
         if frame is NOT_TAKEN:
             self._not_taken(batch)
             return
@@ -519,7 +519,7 @@ class FunctionRuntime:
         return worker is not None and any(request.retried for batch in worker.batches.values() for request in batch.requests)
 
     def _not_taken(self, batch: Batch) -> None:
-        """The instance is about to end, as its pod was told to: it answers what is in flight, and the batch goes elsewhere."""
+        """Drain an instance that is about to end, as its pod was told to, and send the batch elsewhere."""
         now_s = time.monotonic()
         self._execute(self.dispatcher.drain(batch.instance_id, now_s))
         self._execute(self.dispatcher.batch_refused(batch.instance_id, batch.id, now_s))
@@ -527,7 +527,7 @@ class FunctionRuntime:
         self._report_capacity()
 
     def _batch_refused(self, batch: Batch, newest: int) -> None:
-        """The instance refused the batch because the queue has a newer owner."""
+        """Handle a batch that the instance refused because the queue has a newer owner."""
         self._execute(self.dispatcher.batch_refused(batch.instance_id, batch.id, time.monotonic()))
         if self._outdated is None:
             # This replica shares the queue with no other, so the newer epoch is of an earlier owner that has ended.
@@ -584,7 +584,7 @@ class FunctionRuntime:
         self._execute(self.dispatcher.left(request, time.monotonic()))
 
     async def _resolve_broken_stream(self, batch: Batch) -> None:
-        """A stream ended in the middle: a canary request decides whether the handler gave up or the instance is gone."""
+        """Send a canary after a stream that broke off: it tells whether the handler gave up or the instance is gone."""
         # The frames look alike in both cases, and the first must not cost the function its instance.
         channel = self._channels.get(batch.instance_id)
         if channel is not None and await channel.probe(PROBE_TIMEOUT_S):
@@ -630,7 +630,7 @@ class FunctionRuntime:
                 emptied.set_result(None)
 
     def _frozen(self, instance_id: str, reason: str) -> None:
-        """An instance does not answer: send it no further batches, and let the owner replace it."""
+        """Send no further batches to an instance that does not answer, and let the owner replace it."""
         _LOG.warning("instance %s of %s no longer answers and is replaced: %s", instance_id, self.name, reason)
         self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
         self._report_capacity()
@@ -699,7 +699,7 @@ class Health:
             probe.cancel()
 
     def sign_of_life(self, batch: Batch) -> None:
-        """A part of a streamed answer has arrived."""
+        """Record that a part of a streamed answer has arrived."""
         self._alive_s[batch.id] = time.monotonic()
 
     def _check(self) -> None:
@@ -851,7 +851,7 @@ def no_such_function(name: str) -> GnomonError:
 
 
 def _fail_responder(responder: Responder | None) -> None:
-    """Writing an answer failed: send an error instead, or close the connection if that fails too."""
+    """Send an error in place of an answer that could not be written, or close the connection if that fails too."""
     _LOG.exception("internal error while writing an answer; its client gets 500 or a closed connection")
     if responder is not None:
         try:

@@ -91,15 +91,15 @@ class ScalingControl(Protocol):
         ...
 
     def request(self, function: str, instances: int) -> None:
-        """An operator requests this number of instances."""
+        """Request this number of instances for an operator."""
         ...
 
     def redeployed(self, function: str) -> None:
-        """The function was deployed again: reset the back-off after failed starts."""
+        """Reset the back-off after failed starts of a function that was deployed again."""
         ...
 
     def served(self, function: str) -> None:
-        """An instance that had answered requests has ended: reset the back-off after failed starts."""
+        """Reset the back-off after failed starts: an instance that had answered requests has ended."""
         ...
 
     def start_backoff_s(self, function: str) -> float:
@@ -107,7 +107,7 @@ class ScalingControl(Protocol):
         ...
 
     def removed(self, function: str) -> None:
-        """The function was removed: forget its state."""
+        """Forget the state of a removed function."""
         ...
 
     def desired(self, function: str) -> int | None:
@@ -175,7 +175,7 @@ class RollingUpdate:
             self._retire(deployed, deployed.replaceable(self._bodies.of(deployed), self._scaling.desired(deployed.name)))
 
     async def replace_retired(self, deployed: Deployed) -> None:
-        """An old instance has ended: create a new instance in its place, if one is missing."""
+        """Create a new instance in the place of an old one that has ended, if one is missing."""
         missing = (self._scaling.desired(deployed.name) or 0) - len(deployed.live(self._bodies.of(deployed)))
         if missing > 0:
             with contextlib.suppress(GnomonError):  # another function took the capacity: the autoscaler retries
@@ -224,7 +224,7 @@ class Shadows:
         self._body_of[shadow_id] = body_id
 
     def bodies(self) -> dict[str, str]:
-        """Each tracked Shadow with its Body."""
+        """The Body of each tracked Shadow, by id."""
         return dict(self._body_of)
 
     async def create(self, deployed: Deployed, body_id: str, pair: Pair) -> Instance | None:
@@ -303,7 +303,7 @@ class Shadows:
         return {body: list(shadows.values()) for body, shadows in self._partners.items() if shadows}
 
     def gone(self, deployed: Deployed, shadow_id: str, reason: str) -> None:
-        """A Shadow has ended, as decided or unexpectedly."""
+        """Stop tracking a Shadow that has ended, as decided or unexpectedly."""
         body_id = self._body_of.pop(shadow_id)
         left = self._partners.get(body_id, {})
         if left.pop(shadow_id, None) is not None:
@@ -336,7 +336,7 @@ class Instances(InstanceOwner):
         self._platform = platform
         self._other_replicas = other_replicas or OtherReplicas()
         self.log_line = self._log = log
-        """A line of an instance, which the platform reports: straight to the log, as there may be thousands a second."""
+        """Writes a line of an instance, straight to the log: there may be thousands a second."""
         self._policy = policy
         self._scaling = scaling
         self._deployed: dict[str, Deployed] = {}
@@ -351,7 +351,7 @@ class Instances(InstanceOwner):
         self._deployed[deployed.name] = deployed
 
     def release(self, deployed: Deployed, *, leave: bool = False) -> None:
-        """The function is removed: answer its waiting requests, then stop its instances, in the background.
+        """Answer a removed function's waiting requests, then stop its instances, in the background.
 
         With `leave` only this process stops: the instances keep running for the process that adopts them.
         """
@@ -551,7 +551,7 @@ class Instances(InstanceOwner):
         self._begin(self._platform.destroy(instance_id))
 
     def lost_at_replica(self, instance_id: str, lost: LostInstance) -> None:
-        """Another replica has lost its connection to an instance."""
+        """Replace an instance to which another replica has lost its connection."""
         deployed = self._owners.get(instance_id)
         if deployed is not None and instance_id not in deployed.draining:
             if lost.served:

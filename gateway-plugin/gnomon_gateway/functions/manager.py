@@ -261,7 +261,7 @@ class Manager:
                     await self._follow_update(deployed, stored, takes_over=takes_over)
 
     async def _follow_update(self, deployed: Deployed, stored: StoredFunction, *, takes_over: bool) -> None:
-        """Another process has changed the function. It also replaces the instances, or did so until this process leads."""
+        """Use the deployment that another process has stored. That process also replaces the instances, until this one leads."""
         if self._other_replicas.leads and not takes_over and stored.version <= deployed.version:
             return  # a watch of the store may lag behind this process's own writes
         self._change(deployed, self._with_defaults(stored.spec), await self._checks.inputs(stored.spec))
@@ -537,7 +537,7 @@ class PendingRestore:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def forget(self, key: FunctionKey) -> None:
-        """The function is served or removed."""
+        """Forget a function that is served now, or was removed."""
         self._stored.pop(key, None)
         self._reasons.pop(key, None)
 

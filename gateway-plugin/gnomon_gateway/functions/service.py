@@ -38,7 +38,7 @@ class FunctionStatus:
     invocation_count: int = 0
     usage: Usage | None = None
     problem: GnomonError | None = None
-    """Why fewer instances of the current version are ready than desired, if known."""
+    """The reason why fewer instances of the current version are ready than desired, if known."""
 
 
 @dataclass(frozen=True, slots=True)

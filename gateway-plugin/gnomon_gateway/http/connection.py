@@ -329,7 +329,7 @@ class Head:
         return self._expects_continue and version != "1.0"
 
     def violation(self, method: bytes, version: str) -> GnomonError | None:
-        """Why the head is refused; None if it is well-formed."""
+        """The error of a malformed head; None if the head is well-formed."""
         if version not in _VERSIONS:
             return GnomonError(505, "version_not_supported", f"This server does not speak HTTP/{version}.", "Use HTTP/1.1.")
         # Two Host headers or none: a proxy and this server might route the request to different sites (RFC 9112, section 3.2).
@@ -738,7 +738,7 @@ class GatewayProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """An answer is complete: start the next request."""
+        """Start the next request after a complete answer."""
         answered, self._active = self._active, None
         # A request that is answered at once calls this method within the loop below, which starts the next one itself.
         if self._starting_pipelined or self.phase == _CLOSING or self.transport.is_closing():

@@ -197,7 +197,7 @@ class Exchange:
             self.fail(too_large(self.max_body_bytes), close=True)
 
     def on_complete(self) -> None:
-        """The body is complete."""
+        """Deliver the complete body to the owner."""
         self.more_body = False
         if self._owner is not None and not self.response_complete:
             self._deliver()
@@ -207,7 +207,7 @@ class Exchange:
         return self._protocol.has_disconnected()
 
     def lost(self) -> None:
-        """The connection has ended. May be called more than once."""
+        """Handle the end of the connection. May be called more than once."""
         self.disconnected = True
         self._release_body()
         if self._owner is not None and not self.response_complete:
@@ -341,11 +341,11 @@ class Owner(Protocol):
     """The code that answers an exchange's request."""
 
     def received(self, body: bytes | memoryview) -> None:
-        """The body is complete."""
+        """Handle the request, whose body is complete."""
         ...
 
     def left(self) -> None:
-        """The client has disconnected before the answer."""
+        """Handle a client that disconnected before the answer."""
         ...
 
 
@@ -353,5 +353,5 @@ class HotRoutes(Protocol):
     """The application's routes that are served without ASGI."""
 
     def begin(self, exchange: Exchange) -> None:
-        """The headers are complete: answer at once, or `accept` the body."""
+        """Answer at once or `accept` the body, once the headers are complete."""
         ...

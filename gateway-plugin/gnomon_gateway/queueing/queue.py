@@ -60,7 +60,7 @@ class Responder(Protocol):
         ...
 
     def broken(self) -> None:
-        """The stream ended in the middle: the instance is gone."""
+        """End a stream that broke off because the instance is gone."""
         ...
 
 
@@ -175,7 +175,7 @@ class Batch:
         self.lent = 0
 
     def end(self) -> None:
-        """The batch has its result, or its instance has ended: release the requests."""
+        """Release the requests of a batch that has its result, or whose instance has ended."""
         self.requests = ()
 
 

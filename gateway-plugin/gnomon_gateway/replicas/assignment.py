@@ -53,7 +53,7 @@ class Place(Enum):
 
     HERE = "here"
     WAITS = "waits"
-    """No replica may dispatch the function yet: the owner begins soon, or a newer map is about to come."""
+    """Wait: no replica may dispatch the function yet. The owner begins soon, or a newer map is about to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class OwnedFunctions:
         return max(self.epoch, self._floors.get(function, 0))
 
     def refused(self, function: str, newest: int) -> bool:
-        """An instance refused a batch because it has seen epoch `newest`; returns whether the function must be drained.
+        """Handle an instance's refusal of a batch, as it has seen epoch `newest`; returns whether to drain the function.
 
         The function is not dispatched here until that map arrives, or the board confirms that there is none (`confirmed`). An
         instance runs untrusted code, so its claim affects its own function only.
@@ -138,7 +138,7 @@ class OwnedFunctions:
         return dict(self._claims)
 
     def confirmed(self, claims: dict[str, int]) -> None:
-        """The board was read after these claims, and has no newer map than this replica.
+        """Discard these claims: the board was read after them, and has no newer map than this replica.
 
         Hence no replica owns the function by a later map: a map was lost with its board, or the instance is wrong. The function's
         batches carry the claimed epoch from now on.
@@ -149,11 +149,11 @@ class OwnedFunctions:
                 self._floors[function] = newest
 
     def released(self, function: str) -> None:
-        """The function has no request in flight here any more."""
+        """Release a function without requests in flight here."""
         self.draining.discard(function)
 
     def forget(self, function: str) -> None:
-        """The function was removed."""
+        """Forget a removed function."""
         self.serving.discard(function)
         self._claims.pop(function, None)
         self._floors.pop(function, None)
@@ -238,13 +238,13 @@ class Attendance:
         self._refusals: dict[str, int] = {}
 
     def answered(self, sighting: Sighting, now_s: float) -> None:
-        """The replica at this address has answered."""
+        """Record the answer of the replica at this address."""
         self._seen[sighting.address] = sighting
         self._last_seen_s[sighting.id] = now_s
         self._refusals.pop(sighting.address, None)
 
     def refused(self, address: str) -> None:
-        """The address refused a connection."""
+        """Record that the address refused a connection."""
         self._refusals[address] = self._refusals.get(address, 0) + 1
 
     def seen(self, addresses: Collection[str]) -> list[Sighting]:

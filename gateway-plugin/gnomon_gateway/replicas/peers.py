@@ -47,7 +47,7 @@ class Receiver(Protocol):
     def end(self) -> None: ...
 
     def lost(self) -> None:
-        """The connection ended before the response was complete."""
+        """Handle a connection that ended before the response was complete."""
         ...
 
 

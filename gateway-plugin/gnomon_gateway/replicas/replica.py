@@ -174,7 +174,7 @@ class ReplicaAgent:
             self._begin(self._report_to(leader))
 
     def refresh_map(self) -> None:
-        """The known map may be outdated: read the board, whose notifications may be late, and poll the awaited replicas."""
+        """Read the board, whose notifications may be late, and poll the awaited replicas: the known map may be outdated."""
         self._awaited.set()
         if not self._reading:
             self._reading = True

@@ -359,7 +359,7 @@ class AdaptiveFill(AdaptivePaper):
 
 
 def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
-    """No instance meets the objective: dispatch requests that meet their deadlines, oldest first; reject those that cannot."""
+    """Dispatch requests that meet their deadlines, oldest first, and reject the others, while no instance meets the objective."""
     kept: list[Waiting] = []
     late: list[Waiting] = []
     samples, earliest_s = 0, float("inf")

@@ -394,7 +394,7 @@ class VariantSelector:
 
 
 def _degraded(choice: Choice) -> Choice:
-    """This choice for a query that wishes more accuracy."""
+    """Mark a choice as degraded: the query requested more accuracy."""
     return Choice(choice.variant, choice.worker, loaded=choice.loaded, degraded=True)
 
 

@@ -53,7 +53,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When states are entered and left; the module's docstring says why these are the defaults."""
+    """The thresholds at which states are entered and left; the module's docstring gives the reasons for the defaults."""
 
     headroom: float = 1.05
     contended: float = 1.2
@@ -76,11 +76,11 @@ class Lifecycle:
     periods: int = 0
 
     def loaded(self) -> Lifecycle:
-        """The instance has been loaded; one that was loaded stays as it is."""
+        """Mark an instance as loaded, unless it is already."""
         return _settled(VariantState.ACTIVE) if self.state is VariantState.INACTIVE else self
 
     def unloaded(self) -> Lifecycle:
-        """The instance has been unloaded, from any state."""
+        """Mark an instance as unloaded, from any state."""
         return _settled(VariantState.INACTIVE)
 
     def measured(self, measurement: Measurement, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Lifecycle:
