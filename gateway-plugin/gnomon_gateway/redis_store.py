@@ -149,15 +149,15 @@ class RedisStore:
             failure = error
         problem = "" if failure is None else (str(failure) or type(failure).__name__).rstrip(".")
         with self._lock:
-            before = self._health
-            since_s = before.since_s if before.available is (failure is None) else utc_now_s()
+            previous = self._health
+            since_s = previous.since_s if previous.available is (failure is None) else utc_now_s()
             self._health = StoreHealth("redis", failure is None, since_s, len(self._journal.unsent), problem)
             self._lock.notify_all()
             watchers = tuple(self._watchers) if changed else ()
-        if before.available and failure is not None:
+        if previous.available and failure is not None:
             unexpected = None if isinstance(failure, self._expected) else failure
             _LOG.warning("%s: %s. Applications are served from the last known state", self.name, problem, exc_info=unexpected)
-        elif failure is None and not before.available:
+        elif failure is None and not previous.available:
             _LOG.warning("%s answers again", self.name)
         for watcher in watchers:  # outside the lock, because a watcher may read the store
             watcher()
@@ -182,46 +182,46 @@ class RedisStore:
         with self._client.pipeline(transaction=True) as pipe:
             self._write(pipe, seen, local, unsent)
             pipe.hgetall(HASH)
-            found = pipe.execute()[-1]
-        now = Seen(found.get(_GENERATION, ""), int(found.get(_REVISION, 0)))
+            documents = pipe.execute()[-1]
+        now = Seen(documents.get(_GENERATION, ""), int(documents.get(_REVISION, 0)))
         if now.generation != seen.generation or now.revision < seen.revision:
             return False  # Redis lost its state between both requests: the next exchange restores it
         with self._lock:
             # Changes after `last` came during the exchange: they stay in the journal, and `_merge` leaves their fields alone.
             self._journal.remove(last)
-            changed = self._merge(found)
+            changed = self._merge(documents)
             self._journal.see(now)
             self._equal = True
         return changed
 
-    def _write(self, pipe: Any, there: Seen, local: Mapping[str, str], unsent: set[str]) -> None:
+    def _write(self, pipe: Any, remote: Seen, local: Mapping[str, str], unsent: set[str]) -> None:
         """Add the commands for what Redis lacks. `local` are the documents of the copy, `unsent` the fields of the journal."""
-        known = self._journal.seen
-        lost = 0
-        if there.generation != known.generation:
+        last_seen = self._journal.seen
+        lost_changes = 0
+        if remote.generation != last_seen.generation:
             # HSETNX adds only what the hash lacks: another gateway may have restored or changed the rest already.
             for field, document in local.items():
                 pipe.hsetnx(HASH, field, document)
-        elif there.revision < known.revision:
-            lost = known.revision - there.revision
+        elif remote.revision < last_seen.revision:
+            lost_changes = last_seen.revision - remote.revision
             # The copy replaces the hash: a field that only the older snapshot has is deleted below.
             unsent = unsent | local.keys() | {field for field in self._client.hkeys(HASH) if _MODEL in field}
         for field in unsent:
             pipe.hset(HASH, field, local.get(field, _DELETED))
         if len(pipe):
             # Beyond what other gateways have seen before Redis went back, so that they see a change.
-            pipe.hincrby(HASH, _REVISION, len(pipe) + lost)
+            pipe.hincrby(HASH, _REVISION, len(pipe) + lost_changes)
 
-    def _merge(self, found: Mapping[str, str]) -> bool:
+    def _merge(self, documents: Mapping[str, str]) -> bool:
         """Make the copy equal to the hash, apart from changes of the journal. Returns whether it differed."""
         unsent, changed = self._journal.unsent, False
-        found = {field: document for field, document in found.items() if document != _DELETED}
+        documents = {field: document for field, document in documents.items() if document != _DELETED}
         for registered in self._copy.registered_models():
             field = field_of(registered.application, registered.model)
-            if field not in found and field not in unsent:
+            if field not in documents and field not in unsent:
                 changed |= self._copy.delete_model(registered.application, registered.model)
         local = {field_of(model.application, model.model): model for model in self._copy.registered_models()}
-        for field, document in found.items():
+        for field, document in documents.items():
             if _MODEL not in field or field in unsent:
                 continue
             registered_there = from_document(field, document)
@@ -302,7 +302,7 @@ def check_url(url: str) -> str:
     if parts.scheme not in SCHEMES or not place:
         raise bad_request(
             "invalid_store",
-            "The metadata store is no address of a Redis.",
+            "The metadata store is not the URL of a Redis server.",
             "Name it as redis://HOST:PORT/DATABASE, rediss:// for TLS or unix:///PATH; with a login as redis://USER:PASSWORD@HOST.",
         )
     return f"{parts.scheme}://{place}"

@@ -255,17 +255,19 @@ def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: i
     try:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0:
+        schema_version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if schema_version == 0:
             connection.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
-            found = version
-        while found in upgrades:
-            connection.executescript(f"BEGIN IMMEDIATE; {upgrades[found]} PRAGMA user_version = {found + 1}; COMMIT;")
-            found += 1
+            schema_version = version
+        while schema_version in upgrades:
+            connection.executescript(
+                f"BEGIN IMMEDIATE; {upgrades[schema_version]} PRAGMA user_version = {schema_version + 1}; COMMIT;"
+            )
+            schema_version += 1
     except sqlite3.DatabaseError as error:
         raise _unreadable(path, str(error)) from error
-    if found != version:
-        raise _unreadable(path, f"it has schema {found}, this version reads {version}")
+    if schema_version != version:
+        raise _unreadable(path, f"it has schema {schema_version}, this version reads {version}")
 
 
 def _unreadable(

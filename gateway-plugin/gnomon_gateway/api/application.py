@@ -92,7 +92,9 @@ async def _answer(handler: Handler, request: Request) -> Response:
 
 
 def _wrong_method(allowed: str) -> Response:
-    response = error_response(GnomonError(405, "method_not_allowed", "This path has no such method.", f"Use {allowed}."))
+    response = error_response(
+        GnomonError(405, "method_not_allowed", "This path does not support this method.", f"Use {allowed}.")
+    )
     response.headers["Allow"] = allowed
     return response
 
@@ -101,7 +103,7 @@ async def _from_starlette(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         return _wrong_method((error.headers or {}).get("Allow", ""))
     path = request.url.path
-    return error_response(not_found("route_not_found", f"There is nothing at {path[:200]!r}.", "GET / lists what there is."))
+    return error_response(not_found("route_not_found", f"There is no route {path[:200]!r}.", "GET / lists the routes."))
 
 
 class Measured:

@@ -37,7 +37,7 @@ class BatchRoute:
         """Begin a request to this route."""
         header = next((value for name, value in exchange.headers if name == b"authorization"), b"")
         if exchange.method != b"POST":
-            exchange.fail(GnomonError(405, "method_not_allowed", "This path has no such method.", "Use POST."))
+            exchange.fail(GnomonError(405, "method_not_allowed", "This path does not support this method.", "Use POST."))
             return
         try:
             check_batch_token(self._token, header.decode("latin-1"))

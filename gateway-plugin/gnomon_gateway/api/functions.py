@@ -79,26 +79,26 @@ class DetailRoutes:
         return JSONResponse(_document(found, last[0] if last else None))
 
 
-def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, Any]:
+def _document(detail: FunctionDetail, last: DecisionRecord | None) -> dict[str, Any]:
     """The JSON document. `scaling` is the configured policy, `scaling_in_force` the one that made the `last` decision."""
-    spec, pairs = found.status.spec, found.pairs
-    profile = found.profile
+    spec, pairs = detail.status.spec, detail.pairs
+    profile = detail.profile
     return {
         "name": spec.key.name,
         "namespace": spec.key.namespace,
         "model": spec.settings.model,
         "scaling": spec.settings.autoscaler,
         "scaling_in_force": {"policy": last.policy, "reason": last.reason, "error": last.error} if last is not None else None,
-        "scheduling": found.scheduler,
+        "scheduling": detail.scheduler,
         "slo_ms": round(1000 * spec.settings.slo_s, 3),
-        "replicas": found.status.replicas,
-        "available_replicas": found.status.available_replicas,
-        "notice": found.notice,
-        "engine": found.engine,
-        "version": found.version,
-        "problem": _problem(found),
-        "bodies": [_body(instance, found) for instance in found.instances if instance.kind is InstanceKind.BODY],
-        "shadows": [_shadow(instance, profile) for instance in found.instances if instance.kind is InstanceKind.SHADOW],
+        "replicas": detail.status.replicas,
+        "available_replicas": detail.status.available_replicas,
+        "notice": detail.notice,
+        "engine": detail.engine,
+        "version": detail.version,
+        "problem": _problem(detail),
+        "bodies": [_body(instance, detail) for instance in detail.instances if instance.kind is InstanceKind.BODY],
+        "shadows": [_shadow(instance, profile) for instance in detail.instances if instance.kind is InstanceKind.SHADOW],
         "pairs": {
             "batches": pairs.batches,
             "offloaded_samples": pairs.offloaded,
@@ -112,12 +112,12 @@ def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, A
     }
 
 
-def _problem(found: FunctionDetail) -> dict[str, Any] | None:
+def _problem(detail: FunctionDetail) -> dict[str, Any] | None:
     """The reason why instances are missing; `final` says that the function is not expected to start by itself."""
-    problem = found.status.problem
+    problem = detail.status.problem
     if problem is None:
         return None
-    return {"code": problem.code, "message": problem.message, "hint": problem.hint, "final": found.cannot_start}
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint, "final": detail.cannot_start}
 
 
 def _instance(instance: Instance) -> dict[str, Any]:
@@ -131,12 +131,12 @@ def _instance(instance: Instance) -> dict[str, Any]:
     }
 
 
-def _body(body: Instance, found: FunctionDetail) -> dict[str, Any]:
+def _body(body: Instance, detail: FunctionDetail) -> dict[str, Any]:
     """A Body as JSON. `shadows` are all its Shadows, `shadow` the first of them; `idle_cores` only if it borrows the others."""
     document = _instance(body) | {
         "busy": body.busy,
         "in_flight": body.in_flight,
-        "max_batch": found.largest.get(body.id),
+        "max_batch": detail.largest.get(body.id),
         "shadow": body.partner,
         "shadows": list(body.shadows),
     }
@@ -153,11 +153,11 @@ def _shadow(shadow: Instance, profile: ModelProfile | None) -> dict[str, Any]:
     }
     if profile is not None and blocks and blocks[-1] < len(profile.layers.blocks):
         layers = profile.layers
-        held, whole = layers.parameter_bytes(blocks), layers.parameter_bytes()
+        held_bytes, model_bytes = layers.parameter_bytes(blocks), layers.parameter_bytes()
         document |= {
             "block_names": [layers.blocks[number].name for number in blocks],
-            "parameter_bytes": held,
-            "parameter_share": round(held / whole, 4) if whole else 0.0,
+            "parameter_bytes": held_bytes,
+            "parameter_share": round(held_bytes / model_bytes, 4) if model_bytes else 0.0,
         }
     return document
 
@@ -273,7 +273,7 @@ class Functions:
         if not isinstance(replicas, int) or isinstance(replicas, bool) or not 0 <= replicas <= MAX_REPLICAS:
             raise bad_request(
                 "invalid_field",
-                f"replicas is {str(replicas)[:50]!r}.",
+                f"replicas has the invalid value {str(replicas)[:50]!r}.",
                 f'Send {{"replicas": n}} with a whole number from 0 to {MAX_REPLICAS}.',
             )
         key = key_in_path(request, text_field(document, "namespace"))
@@ -355,7 +355,9 @@ def _read_limit(text: str) -> int:
     except ValueError:
         limit = 0
     if not 1 <= limit <= MAX_LIMIT:
-        raise bad_request("invalid_query", f"limit is {text[:100]!r}.", f"Use a whole number from 1 to {MAX_LIMIT}.")
+        raise bad_request(
+            "invalid_query", f"limit has the invalid value {text[:100]!r}.", f"Use a whole number from 1 to {MAX_LIMIT}."
+        )
     return limit
 
 

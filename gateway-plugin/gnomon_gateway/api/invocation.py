@@ -216,30 +216,32 @@ class Invocation:
         """The meta of the batch's member; headers for the gateway are stored here."""
         exchange = self._exchange
         lines = [exchange.method, path, exchange.query]
-        seen: dict[bytes, bytes] = {}
+        gateway_headers: dict[bytes, bytes] = {}
         for name, value in exchange.headers:
             if name in _LOOKED_AT:
-                seen[name] = value if name not in _LISTS or name not in seen else seen[name] + b"," + value
+                gateway_headers[name] = (
+                    value if name not in _LISTS or name not in gateway_headers else gateway_headers[name] + b"," + value
+                )
                 if name in _NOT_SENT_ON:
                     continue
             lines.append(name + b": " + value)
         # A `Connection` header names further hop-by-hop headers, which end here (RFC 9110, section 7.6.1).
-        if b"connection" in seen:
-            dropped = named_by_connection(seen[b"connection"])
+        if b"connection" in gateway_headers:
+            dropped = named_by_connection(gateway_headers[b"connection"])
             lines[3:] = [line for line in lines[3:] if line.partition(b":")[0] not in dropped]
-        if b"content-length" in seen:
-            self.content_length = int(seen[b"content-length"])
-        if DEADLINE_HEADER in seen:
-            self._budget_s = min(self._budget_s, read_deadline_s(seen[DEADLINE_HEADER]))
-        accepted = seen.get(b"accept")
+        if b"content-length" in gateway_headers:
+            self.content_length = int(gateway_headers[b"content-length"])
+        if DEADLINE_HEADER in gateway_headers:
+            self._budget_s = min(self._budget_s, read_deadline_s(gateway_headers[DEADLINE_HEADER]))
+        accepted = gateway_headers.get(b"accept")
         self._streams = accepted is not None and any(kind in accepted for kind in _STREAMS)
-        self._call_id = call_id_of(seen)
-        client, host = exchange.client, seen.get(b"host", b"")
+        self._call_id = call_id_of(gateway_headers)
+        client, host = exchange.client, gateway_headers.get(b"host", b"")
         if behind:
             # Each proxy on the way may have extended the header of the proxy before it, or have added another header.
             hops = [value for name, value in exchange.headers if name == b"x-forwarded-for"]
             client = b", ".join(hop for hop in (*hops, client) if hop)
-            host = seen.get(b"x-forwarded-host", host)
+            host = gateway_headers.get(b"x-forwarded-host", host)
         lines.append(
             b"x-call-id: %b\nx-start-time: %d\nx-forwarded-for: %b\nx-forwarded-host: %b"
             % (self._call_id, self._began_ns, client, host)
@@ -324,7 +326,7 @@ class Invocation:
 
 
 def _wrong_method() -> GnomonError:
-    return GnomonError(405, "method_not_allowed", "Functions have no such method.", f"Use {', '.join(ANY)}.")
+    return GnomonError(405, "method_not_allowed", "Functions do not support this method.", f"Use {', '.join(ANY)}.")
 
 
 def _invalid_headers(error: UnfitHeadersError) -> GnomonError:

@@ -47,7 +47,9 @@ class RevisionApp:
         elif name is None:
             exchange.fail(bad_request("no_revision", "The request names no Revision.", "Send it to the service's URL."))
         elif exchange.method not in _METHODS:
-            exchange.fail(GnomonError(405, "method_not_allowed", "There is no such method.", f"Use {', '.join(ANY)}."))
+            exchange.fail(
+                GnomonError(405, "method_not_allowed", "A function does not support this method.", f"Use {', '.join(ANY)}.")
+            )
         else:
             runtime = self._directory.lookup(name)
             if runtime is not None:

@@ -155,7 +155,7 @@ class ApplicationController(Generic[StateT]):
                 try:
                     await self._tick(endpoint, watched)
                 except Exception:  # noqa: BLE001 - the other applications must still be scaled
-                    _LOG.exception("application %s: it is not scaled: internal error", endpoint.key)
+                    _LOG.exception("application %s is not scaled: internal error", endpoint.key)
 
     async def _tick(self, endpoint: Endpoint, watched: Watched[StateT]) -> None:
         now_s = self._clock.now_s()
@@ -213,22 +213,24 @@ class ApplicationController(Generic[StateT]):
         self, endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float
     ) -> tuple[ApplicationObservation, tuple[Node, ...]]:
         """The application, and the nodes that there are."""
-        seen: list[VariantMember] = []
+        observed_members: list[VariantMember] = []
         nodes: tuple[Node, ...] = ()
-        own = {CORES: 0.0, MEMORY_BYTES: 0.0}
+        own_resources = {CORES: 0.0, MEMORY_BYTES: 0.0}
         for name, member in members.items():
             load = self._manager.instances.load(member.runtime.name)
             live = () if load is None else [instance for instance in load.instances if instance.kind is InstanceKind.BODY]
             nodes = nodes if load is None else load.nodes
             running = sum(1 for instance in live if instance.state.value in ("starting", "ready"))
             for kind, amount in member.variant.resources.items():
-                own[kind] = own.get(kind, 0.0) + running * amount
+                own_resources[kind] = own_resources.get(kind, 0.0) + running * amount
             watch = watched.members[name]
             ready = min(running, member.runtime.ready)
             load_rps, state = watch.load_rps, watch.lifecycle.state
-            seen.append(VariantMember(member.variant, running, ready, load_rps, state, last_rps=load_rps))
+            observed_members.append(VariantMember(member.variant, running, ready, load_rps, state, last_rps=load_rps))
         demands = tuple(_demands(endpoint, watched, members, now_s))
-        return ApplicationObservation(now_s, str(endpoint.key), tuple(seen), demands, capacity(nodes, own)), nodes
+        return ApplicationObservation(
+            now_s, str(endpoint.key), tuple(observed_members), demands, capacity(nodes, own_resources)
+        ), nodes
 
     def _states(self, watched: Watched[StateT], members: Mapping[str, Member]) -> list[tuple[str, VariantState]]:
         """The node of each instance that answers, with its variant's state."""
@@ -267,13 +269,13 @@ def bounded(
 ) -> dict[str, int]:
     """The plan with the instances of named variants: at most `scale.max` of each member, and `scale.min` of all by label."""
     scale = endpoint.spec.settings.scale
-    wanted = {name: max(plan.instances.get(name, 0), named.get(name, 0)) for name in plan.instances.keys() | named.keys()}
-    found = {name: min(count, scale.max) for name, count in wanted.items() if count > 0}
-    missing = scale.min - sum(found.values()) if _SCALE_MIN in endpoint.spec.labels else 0
+    planned = {name: max(plan.instances.get(name, 0), named.get(name, 0)) for name in plan.instances.keys() | named.keys()}
+    counts = {name: min(count, scale.max) for name, count in planned.items() if count > 0}
+    missing = scale.min - sum(counts.values()) if _SCALE_MIN in endpoint.spec.labels else 0
     if missing > 0:
         cheapest = min(observation.members, key=lambda member: (member.variant.cost_per_s, member.variant.inference_s)).variant.id
-        found[cheapest] = min(scale.max, found.get(cheapest, 0) + missing)
-    return found
+        counts[cheapest] = min(scale.max, counts.get(cheapest, 0) + missing)
+    return counts
 
 
 def counts_of(runtime: FunctionRuntime, now_s: float) -> Counts:
@@ -366,10 +368,10 @@ def worker_observations(nodes: Sequence[Node], states: Sequence[tuple[str, Varia
     ]
 
 
-def capacity(nodes: tuple[Node, ...], own: Mapping[str, float]) -> dict[str, float]:
+def capacity(nodes: tuple[Node, ...], own_resources: Mapping[str, float]) -> dict[str, float]:
     """The resources that an application may use: those that are free on the nodes, and those of its own instances."""
     cores, memory = sum(node.cores for node in nodes), sum(node.memory_bytes for node in nodes)
     return {
-        CORES: min(float(cores), sum(node.free_cores for node in nodes) + own[CORES]),
-        MEMORY_BYTES: min(float(memory), sum(node.free_memory_bytes for node in nodes) + own[MEMORY_BYTES]),
+        CORES: min(float(cores), sum(node.free_cores for node in nodes) + own_resources[CORES]),
+        MEMORY_BYTES: min(float(memory), sum(node.free_memory_bytes for node in nodes) + own_resources[MEMORY_BYTES]),
     }

@@ -57,54 +57,54 @@ def read_constraints(headers: Mapping[bytes, bytes], parameters: Mapping[str, An
 
     """
     # Clients send few of the headers, most of them the same ones with each request.
-    found = tuple([(header, headers[header]) for header in HEADERS if header in headers])
+    header_values = tuple([(header, headers[header]) for header in HEADERS if header in headers])
     if not parameters:
-        return _of_headers(found) if found else NO_CONSTRAINTS
+        return _of_headers(header_values) if header_values else NO_CONSTRAINTS
     if len(parameters) > _MOST_PARAMETERS:
         raise bad_request(
             "too_many_parameters",
             f"The request has {len(parameters)} parameters.",
             f"Send at most {_MOST_PARAMETERS} to an application; constraints are {', '.join(NAMES)}.",
         )
-    given = {}
+    constraints = {}
     for name, value in parameters.items():
         if name in _READERS:
-            given[name] = value
+            constraints[name] = value
         elif name not in _OTHER_PARAMETERS and (meant := _FORMER.get(name) or misspelt(name, NAMES)):
             raise bad_request("unknown_constraint", f"parameter {name[:100]!r} is not known.", did_you_mean(meant, NAMES))
-    if not given:
-        return _of_headers(found) if found else NO_CONSTRAINTS
-    typed = tuple((name, type(value), value) for name, value in given.items())
+    if not constraints:
+        return _of_headers(header_values) if header_values else NO_CONSTRAINTS
+    typed = tuple((name, type(value), value) for name, value in constraints.items())
     try:
-        return _of_both(found, typed)
+        return _of_both(header_values, typed)
     except TypeError:  # not hashable: a list or an object, which no constraint is
-        return _of_both.__wrapped__(found, typed)
+        return _of_both.__wrapped__(header_values, typed)
 
 
 _MOST_KEPT = 1024
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def _of_headers(found: tuple[tuple[bytes, bytes], ...]) -> Constraints:
-    return _of({name: _READERS[name](name, text) for name, text in _texts(found)})
+def _of_headers(header_values: tuple[tuple[bytes, bytes], ...]) -> Constraints:
+    return _of({name: _READERS[name](name, text) for name, text in _texts(header_values)})
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def _of_both(found: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str, type, Any], ...]) -> Constraints:
+def _of_both(header_values: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str, type, Any], ...]) -> Constraints:
     """The constraints of headers and parameters together. Types are part of the cache's key, because 1 == True."""
-    texts = dict(_texts(found))
+    texts = dict(_texts(header_values))
     values = {name: _READERS[name](name, value) for name, _, value in parameters}
     for name, text in texts.items():
         read = _READERS[name](name, text)
         if read != values.setdefault(name, read):
             value = next(value for key, _, value in parameters if key == name)
-            said = f"{name} is {_shown(value)} and its header says {_shown(text)}."
-            raise bad_request("contradicting_constraint", said, "Send one of them.")
+            message = f"{name} is {_shown(value)} and its header says {_shown(text)}."
+            raise bad_request("contradicting_constraint", message, "Send one of them.")
     return _of(values)
 
 
-def _texts(found: tuple[tuple[bytes, bytes], ...]) -> list[tuple[str, str]]:
-    return [(HEADERS[header], value.decode("latin-1")) for header, value in found]
+def _texts(header_values: tuple[tuple[bytes, bytes], ...]) -> list[tuple[str, str]]:
+    return [(HEADERS[header], value.decode("latin-1")) for header, value in header_values]
 
 
 def _of(values: Mapping[str, Any]) -> Constraints:

@@ -257,18 +257,18 @@ class Applications:
         async with self._changing:
             model, inputs = await self._check_model(application, reference)
             others = self._models.get(application, {})
-            known = others.get(model)
-            if known is None:
+            existing = others.get(model)
+            if existing is None:
                 self._check_new(application, model, inputs)
-            measured = dict(known.variants) if known is not None else {}
+            measured = dict(existing.variants) if existing is not None else {}
             for name, share in (variants or {}).items():
                 measured[name] = replace(self._measured(application, model, name), accuracy=share)
-            unchanged = known.accuracy if known is not None else None
+            unchanged = existing.accuracy if existing is not None else None
             registered = RegisteredModel(
                 application,
                 model,
                 unchanged if accuracy is None else accuracy,
-                known.registered_at if known is not None else self._now(),
+                existing.registered_at if existing is not None else self._now(),
                 measured,
             )
             endpoint = self._endpoint_of(application)
@@ -566,14 +566,14 @@ class Applications:
         """The numbers of a variant whose accuracy a client measured."""
         endpoint = self._endpoint_of(application)
         member = endpoint.members.get(variant) if endpoint is not None else None
-        found = None if endpoint is None or member is None else self._numbers(endpoint, member)
-        if found is None or member is None or member.candidate.model != model:
+        numbers = None if endpoint is None or member is None else self._numbers(endpoint, member)
+        if numbers is None or member is None or member.candidate.model != model:
             raise bad_request(
                 "unknown_variant",
                 f"{variant[:200]!r} is no measured variant of {model}.",
                 f"List them with: gnomon app describe {application.name}",
             )
-        return found
+        return numbers
 
     def _refuse_member(self, key: FunctionKey) -> None:
         if key in self._manager.members:
@@ -647,15 +647,15 @@ class Applications:
         async with endpoint.lock:
             if self._endpoints.get(endpoint.spec.key) is not endpoint:
                 return
-            wanted: set[str] = set()
+            needed: set[str] = set()
             for registered in list(self._models.get(endpoint.key, {}).values()):
                 try:
-                    wanted |= await self._make_members(endpoint, registered)
+                    needed |= await self._make_members(endpoint, registered)
                     endpoint.problems.pop(registered.model, None)
                 except GnomonError as error:
                     self._report(endpoint, registered.model, str(error))
-                    wanted |= {name for name, member in endpoint.members.items() if member.candidate.model == registered.model}
-            for name in endpoint.members.keys() - wanted:
+                    needed |= {name for name, member in endpoint.members.items() if member.candidate.model == registered.model}
+            for name in endpoint.members.keys() - needed:
                 member = endpoint.members.pop(name)
                 endpoint.application.metrics.add(member.runtime.metrics)
                 self._publish(endpoint)
@@ -668,7 +668,7 @@ class Applications:
 
     async def _make_members(self, endpoint: Endpoint, registered: RegisteredModel) -> set[str]:
         """Make the members of a registered model that are missing or changed. Returns the ids of its variants."""
-        spec, found = endpoint.spec, set[str]()
+        spec, variant_ids = endpoint.spec, set[str]()
         for engine in catalogue.engines(spec):
             inputs = await self._manager.inputs(
                 catalogue.member_spec(spec, catalogue.first_candidate(registered.model, spec, engine))
@@ -678,8 +678,8 @@ class Applications:
             for candidate in catalogue.candidates(registered.model, engine, spec, inputs.profile):
                 await self._make_member(endpoint, candidate, inputs.profile)
                 endpoint.members[candidate.id].accuracy = inputs.engine.accuracy if inputs.engine is not None else None
-                found.add(candidate.id)
-        return found
+                variant_ids.add(candidate.id)
+        return variant_ids
 
     async def _make_member(self, endpoint: Endpoint, candidate: Candidate, profile: ModelProfile | None) -> None:
         member, deployment = endpoint.members.get(candidate.id), catalogue.member_spec(endpoint.spec, candidate)

@@ -373,10 +373,10 @@ class Sizing:
         """The variants among these that are called; all of these if none is."""
         return [variant for variant in variants if variant in self._called] or variants
 
-    def largest(self, cores: int, most: int, pair: Pair | None) -> int:
-        """The largest batch up to `most` that meets the objective."""
-        sizes = [self._largest_in_time(variant, cores, most, pair) for variant in self.called_or_all(self._variants)]
-        return min(sizes, default=most)
+    def largest(self, cores: int, limit: int, pair: Pair | None) -> int:
+        """The largest batch up to `limit` that meets the objective."""
+        sizes = [self._largest_in_time(variant, cores, limit, pair) for variant in self.called_or_all(self._variants)]
+        return min(sizes, default=limit)
 
     @property
     def outdated(self) -> bool:
@@ -386,9 +386,9 @@ class Sizing:
         self._revision = self._latency.revision
         return True
 
-    def _largest_in_time(self, variant: str, cores: int, most: int, pair: Pair | None) -> int:
-        for batch in range(most, 0, -1):
+    def _largest_in_time(self, variant: str, cores: int, limit: int, pair: Pair | None) -> int:
+        for batch in range(limit, 0, -1):
             seconds = self._latency.seconds(variant, cores, batch, pair)
             if seconds is None or seconds <= self._slo_s:
                 return batch
-        return most
+        return limit

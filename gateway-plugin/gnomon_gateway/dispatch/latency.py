@@ -148,13 +148,13 @@ class Curve:
             self.factor += WEIGHT * (ratio - self.factor)
             self._ratios += 1
             self._ratio += max(_RATIO_WEIGHT, 1 / self._ratios) * (ratio - self._ratio)
-        seen = self._counts.get(batch, 0)
-        if seen < _MAX_COUNT:
-            seen += 1
-            self._counts[batch] = seen
+        count = self._counts.get(batch, 0)
+        if count < _MAX_COUNT:
+            count += 1
+            self._counts[batch] = count
         mean = self._means.get(batch, seconds)
         # The first measurements have equal weights, so that a cold first batch does not dominate the mean.
-        mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
+        mean += (WEIGHT if WEIGHT * count > 1 else 1 / count) * (seconds - mean)
         self._means[batch] = mean
         self._count += 1
         self._last[batch] = self._count

@@ -92,7 +92,7 @@ class StartFailures:
                 503,
                 "function_cannot_start",
                 f"The function cannot start: {self.reason}",
-                "Fix it and deploy it again; `gnomon logs NAME` has the rest.",
+                "Fix the function and deploy it again; `gnomon logs NAME` says more.",
                 retry_after_s=RETRY_S,
             )
         return self.shortage
@@ -360,13 +360,13 @@ class Deployed:
             and instance.state is state
         )
 
-    def replaceable(self, instances: Sequence[Instance], wanted: int | None) -> tuple[Instance, ...]:
+    def replaceable(self, instances: Sequence[Instance], desired: int | None) -> tuple[Instance, ...]:
         """The instances of earlier versions that ready instances of the present version replace."""
         old = self.old(instances)
         live = self.live(instances)
         ready = sum(instance.state is InstanceState.READY for instance in live)
         # Example: three served before, two are wanted, and one new instance is ready: one old instance stays until the second is.
-        needed = max(0, min(self.keep_old, max(len(live), 1) if wanted is None else wanted) - ready)
+        needed = max(0, min(self.keep_old, max(len(live), 1) if desired is None else desired) - ready)
         return old[: max(0, len(old) - needed)]
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:

@@ -423,7 +423,7 @@ class FunctionRuntime:
         Events and tensors of a model take different times: if both are known and called, the longer time is given.
         """
         settings, seconds_of = self.settings, self.latency.seconds
-        known: list[list[float]] = []
+        curves: list[list[float]] = []
         for variant in self.dispatcher.sizing.called_or_all(self.variants):
             row: list[float] = []
             for size in range(1, settings.max_batch + 1):
@@ -432,8 +432,8 @@ class FunctionRuntime:
                     break
                 row.append(seconds)
             else:
-                known.append(row)
-        return tuple([max(both) for both in zip(*known, strict=True)])
+                curves.append(row)
+        return tuple([max(both) for both in zip(*curves, strict=True)])
 
     def latency_spread(self, sizes: Iterable[int]) -> float:
         """The mean relative error of recent predictions, at the instance size where it is largest."""
@@ -611,16 +611,16 @@ class FunctionRuntime:
         """
         waited_since_s = time.monotonic() - CHECK_AFTER_S
         for lane in self.dispatcher.queue.waiting_lanes():
-            there, gone = 0, []
+            waiting_samples, disconnected = 0, []
             for request in cast("Iterable[Request]", lane.requests):
-                if there >= self._max_batch or request.arrived_s > waited_since_s:
+                if waiting_samples >= self._max_batch or request.arrived_s > waited_since_s:
                     break
                 # A disconnected client's place in the batch goes to a request whose client still waits.
                 if request.client is not None and request.client.has_disconnected():
-                    gone.append(request.client)
+                    disconnected.append(request.client)
                 else:
-                    there += request.size
-            for client in gone:
+                    waiting_samples += request.size
+            for client in disconnected:
                 client.lost()
 
     def _report_emptied(self) -> None:

@@ -116,7 +116,11 @@ class LogBook:
         """
         if sum(map(len, self._followers.values())) >= MAX_FOLLOWERS:
             raise GnomonError(
-                429, "too_many_followers", f"{MAX_FOLLOWERS} readers follow logs already.", "End one of them.", retry_after_s=10
+                429,
+                "too_many_followers",
+                f"{MAX_FOLLOWERS} readers follow logs already.",
+                "End another reader.",
+                retry_after_s=10,
             )
         follower = Follower(query, self.lines(query), self._leave)
         self._followers.setdefault(query.function, set()).add(follower)
@@ -192,15 +196,15 @@ class Logs:
             GnomonError: 429 `too_many_followers`.
 
         """
-        own = self._book.follow(query)
+        buffered = self._book.follow(query)
         if self._reader is None:
-            return own
+            return buffered
         try:
-            other = self._reader.follow(query)
+            platform_lines = self._reader.follow(query)
         except BaseException:
-            own.close()
+            buffered.close()
             raise
-        return _Both(own, other)
+        return _Both(buffered, platform_lines)
 
 
 class _Both:

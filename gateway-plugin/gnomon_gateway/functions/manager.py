@@ -560,7 +560,11 @@ class PendingRestore:
         # The reason may name a secret, which callers of the function need not know.
         text = f"The function {name[:200]!r} cannot be served now."
         return GnomonError(
-            503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=RETRY_RESTORE_S
+            503,
+            "function_not_served",
+            text,
+            "The function's log says why; the gateway tries again by itself.",
+            retry_after_s=RETRY_RESTORE_S,
         )
 
     async def stop(self) -> None:

@@ -371,13 +371,13 @@ def in_origin_form(target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
     """
     if target.startswith((b"/", b"*")):
         return target
-    scheme, _, rest = target.partition(b"://")
+    scheme, _, after_scheme = target.partition(b"://")
     if scheme.lower() not in (b"http", b"https"):
         return target
-    end = next((place for place, byte in enumerate(rest) if byte in b"/?"), len(rest))
-    host = rest[:end].rpartition(b"@")[2]
+    end = next((place for place, byte in enumerate(after_scheme) if byte in b"/?"), len(after_scheme))
+    host = after_scheme[:end].rpartition(b"@")[2]
     headers[:] = [(name, host if name == b"host" else value) for name, value in headers]
-    return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
+    return after_scheme[end:] if after_scheme[end : end + 1] == b"/" else b"/" + after_scheme[end:]
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -798,14 +798,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receiving = self.cycle
         self.cycle.transport = GracefulTransport(self, self._close_after_cycle)
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
+    def _ignore_upgrade(self, unparsed: bytes) -> None:
         """Continue in HTTP/1.1 if a client offers an upgrade, as Java's client does with every request.
 
         The parser stops at an `Upgrade` header and would lose the body: a new parser gets the request without the header.
         """
         head = without_upgrade(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         self.parser = new_parser(self)
-        self.feed(head + rest)
+        self.feed(head + unparsed)
 
 
 _DISCONNECTED_LINGER_S = 1.0

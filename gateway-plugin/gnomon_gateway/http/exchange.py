@@ -42,7 +42,7 @@ def too_many_bodies(limit_bytes: int) -> GnomonError:
 def internal_error() -> GnomonError:
     """500: an internal error. The traceback is only in the log."""
     return GnomonError(
-        500, "internal_error", "Internal error of the gateway while serving this request.", "Its log has the traceback."
+        500, "internal_error", "Internal error of the gateway while serving this request.", "The gateway's log has the traceback."
     )
 
 

@@ -150,7 +150,9 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         code = "port_in_use" if error.errno == 98 else "cannot_listen"  # noqa: PLR2004 - EADDRINUSE
         message = f"Cannot listen on {host_and_port(host, port)}: {error.strerror}."
-        raise GnomonError(503, code, message, "Choose another with --port, or stop what is there.") from None
+        raise GnomonError(
+            503, code, message, "Choose another port with --port, or stop the program that uses this one."
+        ) from None
     # Connections inherit TCP_NODELAY. asyncio sets it only on sockets that were created with TCP's protocol number, and without
     # it
     # an answer in two writes waits 40 ms for the client to acknowledge the first (Nagle's algorithm with delayed ACK).

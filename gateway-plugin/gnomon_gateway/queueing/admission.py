@@ -327,17 +327,17 @@ class Prediction:
 
     def feasible(self, request: Request, places: Iterable[Place], samples: int, within_s: float) -> bool:
         """Return whether this number of samples of the request's kind can be answered within this time."""
-        left = samples
+        remaining = samples
         for place in places:
             times = self._times_of(request, place)
             if times is None:
                 return True
             available_s = within_s / self.margin(request.lane.variant, place) - EXACT_S - place.free_in_s
             if available_s > 0:
-                left -= times.within(available_s, left)
-                if left <= 0:
+                remaining -= times.within(available_s, remaining)
+                if remaining <= 0:
                     return True
-        return left <= 0
+        return remaining <= 0
 
     def efficient(self, request: Request, place: Place) -> int:
         """The smallest batch of such requests that loses no throughput on this instance."""

@@ -271,30 +271,30 @@ class Attendance:
 
 
 def next_map(
-    current: OwnershipMap | None, seen: Collection[Sighting], gone: Collection[str], leader: str = ""
+    current: OwnershipMap | None, sightings: Collection[Sighting], gone: Collection[str], leader: str = ""
 ) -> OwnershipMap | None:
     """The next map for these replicas; None if the current map is right.
 
     A replica that is leaving, or leads, stays an owner while there is no other, because requests need an owner to wait at.
     """
     epoch = 1 if current is None else current.epoch + 1
-    known = {replica.id: replica for replica in (current.members if current is not None else ()) if replica.id not in gone}
-    wants_to_go = {peer.id for peer in seen if peer.leaving}
+    members = {replica.id: replica for replica in (current.members if current is not None else ()) if replica.id not in gone}
+    leaving_ids = {peer.id for peer in sightings if peer.leaving}
     if current is not None:
         # A replica that has begun to leave leaves, whatever its last answer was.
-        wants_to_go |= {replica.id for replica in current.leaving} - {leader}
-    for peer in seen:
-        if peer.id not in known and peer.id not in gone and not peer.leaving:
-            known[peer.id] = Replica(peer.id, peer.address, epoch)
-    staying = [replica for replica in known.values() if replica.id not in wants_to_go]
+        leaving_ids |= {replica.id for replica in current.leaving} - {leader}
+    for peer in sightings:
+        if peer.id not in members and peer.id not in gone and not peer.leaving:
+            members[peer.id] = Replica(peer.id, peer.address, epoch)
+    staying = [replica for replica in members.values() if replica.id not in leaving_ids]
     owners = tuple(sorted(replica for replica in staying if replica.id != leader or len(staying) == 1))
-    leaving = tuple(sorted(replica for replica in known.values() if replica not in owners))
+    leaving = tuple(sorted(replica for replica in members.values() if replica not in owners))
     # All replicas are leaving: requests still need an owner to wait at, until the last one stops.
     if not owners:
         owners, leaving = leaving, ()
     if current is None:
         return OwnershipMap(epoch, owners, leaving) if owners else None
-    same = {replica.id for replica in owners} == {replica.id for replica in current.owners} and {
+    unchanged = {replica.id for replica in owners} == {replica.id for replica in current.owners} and {
         replica.id for replica in leaving
     } == {replica.id for replica in current.leaving}
-    return None if same else OwnershipMap(epoch, owners, leaving)
+    return None if unchanged else OwnershipMap(epoch, owners, leaving)

@@ -106,7 +106,7 @@ def leader_lost() -> GnomonError:
         502,
         "leader_lost",
         "The replica of the gateway that leads ended before it answered.",
-        "See what it has done, and try again.",
+        "Check whether the change was made, then try again.",
     )
 
 

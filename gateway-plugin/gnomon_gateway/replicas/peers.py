@@ -304,6 +304,6 @@ def read_peer_secret(path: Path) -> PeerSecret:
             500,
             "peer_secret_missing",
             f"Gateway replicas share the secret in {path}, which cannot be read: {error}.",
-            "Write it.",
+            "Write the secret to this file.",
         ) from None
     return PeerSecret(text)

@@ -42,8 +42,8 @@ class Reporter:
         self._runtimes, self._lost = runtimes, lost
         self._number = 0
         self._seen: WeakKeyDictionary[FunctionRuntime, tuple[object, int]] = WeakKeyDictionary()
-        """The state of each function at its last change, and the number of that report. The runtime is the key, so that a new function
-        of a removed one's name is reported."""
+        """The state of each function at its last change, and the number of that report. The key is the runtime: a new function
+        with the name of a removed one is reported."""
         self._lost_in: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
 

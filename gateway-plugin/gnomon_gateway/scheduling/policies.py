@@ -81,16 +81,16 @@ def fill(requests: Iterable[Waiting], max_batch: int) -> tuple[Waiting, ...]:
     Order is kept: a small request does not overtake a large one. The first request is always included, so that a request larger
     than the largest batch (an operator lowered the bound while it waited) is not stuck forever.
     """
-    taken: list[Waiting] = []
+    batch: list[Waiting] = []
     samples = 0
     for request in requests:
         samples += request.size
-        if taken and samples > max_batch:
+        if batch and samples > max_batch:
             break
-        taken.append(request)
+        batch.append(request)
         if samples >= max_batch:
             break
-    return tuple(taken)
+    return tuple(batch)
 
 
 def batch_size(queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel, now_s: float) -> int:
@@ -99,47 +99,47 @@ def batch_size(queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyM
     The largest size with about the best rate; fewer if other idle instances answer the remaining samples sooner; no more than
     meet the deadline of the first request.
     """
-    most = min(queue.samples, slot.max_batch)
-    if most <= 1:
-        return most
-    most = worthwhile(most, queue.variant, slot, latency)
-    return in_time(shared(most, queue, fleet, slot, latency), queue, slot, latency, now_s)
+    limit = min(queue.samples, slot.max_batch)
+    if limit <= 1:
+        return limit
+    limit = worthwhile(limit, queue.variant, slot, latency)
+    return in_time(shared(limit, queue, fleet, slot, latency), queue, slot, latency, now_s)
 
 
-def worthwhile(most: int, variant: str, slot: Slot, latency: LatencyModel) -> int:
-    """The largest batch up to `most` that answers about as many samples a second as the best one does."""
-    whole_s = latency.seconds(variant, slot.size, most, slot.pair) if most > 1 else None
+def worthwhile(limit: int, variant: str, slot: Slot, latency: LatencyModel) -> int:
+    """The largest batch up to `limit` that answers about as many samples a second as the best one does."""
+    whole_s = latency.seconds(variant, slot.size, limit, slot.pair) if limit > 1 else None
     if whole_s is None or whole_s < SHORT_S:
-        return most
-    rates = [_rate(size, latency.seconds(variant, slot.size, size, slot.pair)) for size in range(1, most + 1)]
+        return limit
+    rates = [_rate(size, latency.seconds(variant, slot.size, size, slot.pair)) for size in range(1, limit + 1)]
     enough = NEAR * max(rates)
     return max(size for size, rate in enumerate(rates, start=1) if rate >= enough)
 
 
-def shared(most: int, queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel) -> int:
-    """The largest batch up to `most` that takes about as long as this instance's equal share among the idle instances.
+def shared(limit: int, queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel) -> int:
+    """The largest batch up to `limit` that takes about as long as this instance's equal share among the idle instances.
 
     Example: eight samples, eight idle instances. If one sample takes 160 ms and eight 1.28 s, each instance takes one; if eight
     take 165 ms, the first instance takes them all and the others stay idle for the next requests.
     """
     share = -(-queue.samples // (fleet.room or len(fleet.idle)))
-    if share >= most:
-        return most
-    share_s, whole_s = (latency.seconds(queue.variant, slot.size, size, slot.pair) for size in (share, most))
+    if share >= limit:
+        return limit
+    share_s, whole_s = (latency.seconds(queue.variant, slot.size, size, slot.pair) for size in (share, limit))
     if share_s is None or whole_s is None or whole_s < SHORT_S:
-        return most
-    while most > share and (latency.seconds(queue.variant, slot.size, most, slot.pair) or 0.0) * NEAR > share_s:
-        most -= 1
-    return most
+        return limit
+    while limit > share and (latency.seconds(queue.variant, slot.size, limit, slot.pair) or 0.0) * NEAR > share_s:
+        limit -= 1
+    return limit
 
 
-def in_time(most: int, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> int:
-    """The largest batch up to `most` that ends by the first request's deadline; `most` if not even one sample does."""
+def in_time(limit: int, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> int:
+    """The largest batch up to `limit` that ends by the first request's deadline; `limit` if not even one sample does."""
     left_s = queue.requests[0].deadline_s - now_s
-    for size in range(most, 0, -1):
+    for size in range(limit, 0, -1):
         if (latency.seconds(queue.variant, slot.size, size, slot.pair) or 0.0) <= left_s:
             return size
-    return most
+    return limit
 
 
 def _rate(size: int, seconds: float | None) -> float:
@@ -360,7 +360,7 @@ class AdaptiveFill(AdaptivePaper):
 
 def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
     """Dispatch requests that meet their deadlines, oldest first, and reject the others, while no instance meets the objective."""
-    kept: list[Waiting] = []
+    batch: list[Waiting] = []
     late: list[Waiting] = []
     samples, earliest_s = 0, float("inf")
     # Bounded: under overload the queue is long, and this runs at each dispatch.
@@ -369,18 +369,18 @@ def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -
         if now_s + _seconds(latency, queue, slot, request.size) > request.deadline_s:
             late.append(request)
             continue
-        if kept and size > slot.max_batch:
+        if batch and size > slot.max_batch:
             break
         # One more sample makes the whole batch slower, so the earliest deadline in it decides.
-        if kept and now_s + _seconds(latency, queue, slot, size) > min(earliest_s, request.deadline_s):
+        if batch and now_s + _seconds(latency, queue, slot, size) > min(earliest_s, request.deadline_s):
             break
-        kept.append(request)
+        batch.append(request)
         samples, earliest_s = size, min(earliest_s, request.deadline_s)
     actions: list[ScheduleAction] = []
     if late:
         actions.append(Reject(tuple(late), "Executing the request takes longer than its deadline leaves."))
-    if kept:
-        actions.append(Dispatch(slot.instance_id, tuple(kept)))
+    if batch:
+        actions.append(Dispatch(slot.instance_id, tuple(batch)))
     return actions
 
 

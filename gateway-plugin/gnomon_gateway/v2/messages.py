@@ -102,7 +102,7 @@ def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
             return _read_in_python(data)
         return _DECODER.decode(data)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise bad_request("invalid_request", f"The inference request is wrong: {str(error)[:500]}.") from None
+        raise bad_request("invalid_request", f"The inference request is invalid: {str(error)[:500]}.") from None
     except ValueError as error:
         reason = error
         if any(word in data for word in _NOT_JSON_NUMBERS):
@@ -140,9 +140,9 @@ def read_tensors(
 
     """
     names = [tensor.name for tensor in inputs]
-    wanted = [spec.name for spec in signature.inputs]
-    if sorted(names) != sorted(wanted):
-        raise _invalid(f"The inputs are {_list(names)}; the model takes {_list(wanted)}.")
+    expected_names = [spec.name for spec in signature.inputs]
+    if sorted(names) != sorted(expected_names):
+        raise _invalid(f"The inputs are {_list(names)}; the model takes {_list(expected_names)}.")
     specs = {spec.name: spec for spec in signature.inputs}
     offset = 0
     parts: dict[str, bytes | memoryview] = {}
@@ -170,7 +170,7 @@ def read_tensors(
             f"The request has {samples} samples; one request may have at most {max_batch}.",
             "Send several requests, or raise gnomon/max-batch.",
         )
-    ordered = [parts[name] for name in wanted]
+    ordered = [parts[name] for name in expected_names]
     return samples, ordered[0] if len(ordered) == 1 else b"".join(ordered)
 
 
@@ -390,20 +390,21 @@ def _length(text: bytes, body_bytes: int) -> int:
 
 def _outputs(signature: ModelSignature, document: InferDocument) -> dict[str, bool]:
     default = document.parameters.get("binary_data_output") is True
-    known = [spec.name for spec in signature.outputs]
+    output_names = [spec.name for spec in signature.outputs]
     if not document.outputs:
-        return dict.fromkeys(known, default)
-    wanted: dict[str, bool] = {}
+        return dict.fromkeys(output_names, default)
+    requested: dict[str, bool] = {}
     for output in document.outputs:
-        if output.name not in known or output.name in wanted:
+        if output.name not in output_names or output.name in requested:
             raise bad_request(
-                "invalid_request", f"Output {output.name[:100]!r} is unknown or asked for twice; known: {', '.join(known)}."
+                "invalid_request",
+                f"Output {output.name[:100]!r} is unknown or asked for twice; known: {', '.join(output_names)}.",
             )
         for extension in _NOT_OFFERED:
             if output.parameters.get(extension):
                 raise bad_request("invalid_request", f"Output {output.name} has the parameter {extension}, which is not offered.")
-        wanted[output.name] = output.parameters.get("binary_data", default) is True
-    return wanted
+        requested[output.name] = output.parameters.get("binary_data", default) is True
+    return requested
 
 
 _OK = 200

@@ -195,8 +195,8 @@ def _tensor(spec: TensorSpec, *, any_length: bool) -> dict[str, Any]:
 
 
 def _no_route() -> GnomonError:
-    return not_found("route_not_found", "There is nothing at this path.", "See the open inference protocol.")
+    return not_found("route_not_found", "There is no such route.", "The open inference protocol lists the routes.")
 
 
 def _wrong_method(right: str) -> GnomonError:
-    return GnomonError(405, "method_not_allowed", "This path has no such method.", f"Use {right}.")
+    return GnomonError(405, "method_not_allowed", "This path does not support this method.", f"Use {right}.")

@@ -220,26 +220,26 @@ class VariantSelector:
     ) -> tuple[float, Choice | None]:
         """The earliest expected answer of these variants' placements in seconds, and its choice."""
         single_s = self._single_s
-        found_s, found = math.inf, None
+        best_s, best = math.inf, None
         while bits:
             lowest = bits & -bits
             # Bits are in order of inference time, so that the search can stop at the first variant that is too slow even
             # without a queue.
             rank = lowest.bit_length() - 1
             least_s = single_s[rank]
-            if least_s >= found_s:
+            if least_s >= best_s:
                 break  # the following ones take longer, even if nothing is ahead
             for _, _, placement in entries[rank]:
                 # At most 0 if an instance is idle: then nothing is ahead of the query.
                 ahead = placement.pending() - placement.instances + 1
                 expected_s = least_s if ahead <= 0 else least_s + ahead / placement.rate_rps
-                if expected_s < found_s:
-                    found_s, found = expected_s, placement.choice
+                if expected_s < best_s:
+                    best_s, best = expected_s, placement.choice
                     # An idle placement is found, and the others of this variant cannot be earlier.
                     if ahead <= 0:
                         break
             bits ^= lowest
-        return found_s, found
+        return best_s, best
 
     def _as_printed(self, query: Query, matching: int) -> Choice:
         active = matching & self._active_bits
@@ -480,18 +480,18 @@ class _Filters:
 
     def matching(self, query: Query, accuracy: float | None) -> int:
         """The variants of at least this accuracy that satisfy the query's other constraints, whose names are known."""
-        found = self.all
+        bits = self.all
         if accuracy is not None:
-            found &= self._from_accuracy[bisect_left(self._accuracies, accuracy)]
+            bits &= self._from_accuracy[bisect_left(self._accuracies, accuracy)]
         if query.latency_s is not None:
-            found &= self._within_latency[bisect_right(self._latencies, query.latency_s)]
+            bits &= self._within_latency[bisect_right(self._latencies, query.latency_s)]
         if query.cost_per_s is not None:
-            found &= self._within_cost[bisect_right(self._costs, query.cost_per_s)]
+            bits &= self._within_cost[bisect_right(self._costs, query.cost_per_s)]
         if query.architecture is not None:
-            found &= self.architectures[query.architecture]
+            bits &= self.architectures[query.architecture]
         if query.variant is not None:
-            found &= self._ids[query.variant]
-        return found
+            bits &= self._ids[query.variant]
+        return bits
 
     def below_wish(self, query: Query) -> int:
         """The variants that satisfy the query but for its accuracy, and are not below its floor."""
@@ -519,19 +519,19 @@ class _Nearest:
 
     def _by_loop(self, query: Query) -> int:
         accuracy, latency_s, cost_per_s = query.accuracy or 0.0, query.latency_s or math.inf, query.cost_per_s
-        most, asked = (math.inf, 1.0) if cost_per_s is None else (cost_per_s, cost_per_s or 1.0)
-        found, least = 0, math.inf
+        max_cost, cost_unit = (math.inf, 1.0) if cost_per_s is None else (cost_per_s, cost_per_s or 1.0)
+        nearest, least = 0, math.inf
         for place, (has, takes_s, costs) in enumerate(self._rows):
             missed = 0.0
             if has < accuracy:
                 missed = (accuracy - has) / accuracy
             if takes_s > latency_s:
                 missed += (takes_s - latency_s) / latency_s
-            if costs > most:
-                missed += (costs - most) / asked
+            if costs > max_cost:
+                missed += (costs - max_cost) / cost_unit
             if missed < least:
-                found, least = place, missed
-        return found
+                nearest, least = place, missed
+        return nearest
 
     def _by_arrays(self, query: Query) -> int:
         missed: Vector = np.zeros(len(self._rows))

@@ -299,7 +299,7 @@ async def test_a_newcomer_finds_the_routes_at_the_root(gateway: Any) -> None:
     assert status == 200
     assert "POST /function/NAME" in str(page)
     status, answer = await gateway.call("GET", "/ui/")
-    assert (status, answer["error"]["hint"]) == (404, "GET / lists what there is.")
+    assert (status, answer["error"]["hint"]) == (404, "GET / lists the routes.")
 
 
 async def test_there_is_always_the_default_one(gateway: Any) -> None:
