@@ -34,7 +34,7 @@ def bracketed(host: str) -> str:
 
 
 def host_and_port(host: str, port: int) -> str:
-    """Both as one word: `10.0.0.1:8080`, `[fd00::1]:8080`."""
+    """Join host and port: `10.0.0.1:8080`, `[fd00::1]:8080`."""
     return f"{bracketed(host)}:{port}"
 
 
@@ -44,5 +44,5 @@ def http_url(host: str, port: int, path: str = "") -> str:
 
 
 def from_this_machine(bound: str) -> str:
-    """The host at which a listener is reached from here that is bound to this one."""
+    """The host at which this machine reaches a listener that is bound to `bound`."""
     return "127.0.0.1" if bound in EVERYWHERE else bound

@@ -23,7 +23,7 @@ _USUAL_MODE = 0o666
 
 @contextmanager
 def replacing(path: Path, *, durable: bool, mode: int | None = None, aside: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to write to, which takes its place when the block ends, or is removed where that raises.
+    """Open a new file, which replaces the one at `path` when the block ends, or is removed if the block raises.
 
     It has this `mode`, whatever the umask is; without one, what that leaves. `aside` is another folder of the same file system to
     write it in.

@@ -42,7 +42,7 @@ class WallClock:
     """The monotonic clock of the machine."""
 
     now_s = staticmethod(time.monotonic)
-    """Read for every log line and request, so without a call in between."""
+    """The monotonic time in seconds. Read for every log line and request, so without a call in between."""
 
     async def sleep(self, duration_s: float) -> None:
         """Return after `duration_s` seconds, never before: an event loop's timer may round 1.4 ms to 1."""

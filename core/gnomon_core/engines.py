@@ -334,14 +334,14 @@ def _narrower(requested: str, report: EngineReport | None, precision: str, floor
 
 
 def unsupported(engine: str, precision: str) -> str:
-    """Why an engine has no such precision."""
+    """The reason why an engine does not have a precision."""
     if engine == PROGRAM:
         return "the layer program runs in the model's own types"
     return f"{engine} has no kernels for {precision} on CPUs"
 
 
 def _missing(name: str, files: Mapping[str, Path], report: EngineReport | None) -> str:
-    """Why an engine cannot be had; "" where it can."""
+    """The reason why an engine is not available; "" if it is."""
     result = EngineResult("there is no report") if report is None else report.result(name)
     reason = result.reason or next((f"the model's entry has no {file}" for file in result.files if file not in files), "")
     return f"{name}: {reason}" if reason else ""

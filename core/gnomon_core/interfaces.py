@@ -44,15 +44,15 @@ class PlatformListener(Protocol):
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance, Body or Shadow, has ended, on request or unexpectedly. Called exactly once for each created instance."""
+        """Handle the end of an instance, Body or Shadow, requested or not. Called exactly once for each created instance."""
         ...
 
     def pair_changed(self, body: Instance) -> None:
-        """The Body's Shadows changed: its next batch uses `body.shadows` and their pairs, or the Body alone."""
+        """Handle a change of a Body's Shadows: its next batch uses `body.shadows` and their pairs, or the Body alone."""
         ...
 
     def shadow_found(self, shadow: Instance) -> None:
-        """A Shadow of an earlier process continues to serve its Body, as if it had been created now.
+        """Handle a Shadow of an earlier process, which continues to serve its Body, as if it had been created now.
 
         This is the first report of the Shadow. The owner may destroy it like any other.
         """
@@ -439,7 +439,7 @@ class VariantSelector(Protocol):
         ...
 
     def instance_unloaded(self, variant: str, worker: str) -> None:
-        """The variant is not loaded on this worker any more; one that was not is ignored."""
+        """Record that the variant is no longer loaded on this worker; ignored if it was not."""
         ...
 
 
@@ -456,7 +456,7 @@ class ModelRepository(Protocol):
         ...
 
     def get_blocks(self, reference: str, blocks: Iterable[int]) -> ModelEntry:
-        """The same for a Shadow: the weight file has the tensors of these layer blocks, and may have no others.
+        """The entry as a Shadow needs it: the weight file has the tensors of these layer blocks, and perhaps no others.
 
         An entry without layer blocks comes whole.
 
@@ -517,7 +517,7 @@ class PersistentPlatform(Protocol):
         ...
 
     def scaling_conflict(self, function: str) -> GnomonError | None:
-        """Why this process may not create, resize or destroy the function's instances now; None if it may."""
+        """The error if this process may not create, resize or destroy the function's instances now; None if it may."""
         ...
 
 
@@ -556,7 +556,7 @@ class CoreLender(Protocol):
         ...
 
     def give_back(self, instance_id: str) -> None:
-        """The instance's last batch has ended. Unknown ids are ignored."""
+        """Take back the cores that the instance's last batch borrowed. Unknown ids are ignored."""
         ...
 
     def share(self, instance_id: str) -> int:
@@ -588,7 +588,7 @@ class Explains(Protocol):
     """Further interface of a platform that knows why an instance takes long to start."""
 
     def trouble(self, function: str) -> str:
-        """Why starting instances are stuck, in one line; empty if unknown."""
+        """The reason why starting instances are stuck, in one line; empty if unknown."""
         ...
 
 

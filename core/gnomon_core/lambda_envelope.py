@@ -29,7 +29,7 @@ BODY_VARIABLE = "GNOMON_LAUNCH"
 
 
 class EnvelopeError(ValueError):
-    """The document is not one of ours."""
+    """The document is not an envelope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Call:
         return document
 
     def payload(self) -> bytes:
-        """The same as bytes. Base64 needs no escaping, so no JSON encoder looks at it: 12 ms instead of 28 for 4.7 MB."""
+        """The call as bytes of JSON. Base64 needs no escaping, so no JSON encoder is used: 12 ms instead of 28 for 4.7 MB."""
         rest = json.dumps(replace(self, frame=None).to_json(), separators=(",", ":")).encode()
         return rest if self.frame is None else b'%b,"frame":"%b"}' % (rest[:-1], b64encode(self.frame))
 
     @staticmethod
     def from_json(document: object) -> Call:
-        """Read a call.
+        """Parse a call.
 
         Raises:
             EnvelopeError: it is none.
@@ -130,5 +130,5 @@ def _text(document: Mapping[str, Any], name: str) -> str | None:
 def _count(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
     if value is not None and (type(value) is not int or value < 0):
-        raise EnvelopeError(f"{name} is not a number of something")
+        raise EnvelopeError(f"{name} is not a number of bytes")
     return value

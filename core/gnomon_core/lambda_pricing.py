@@ -17,7 +17,7 @@ MB_PER_CORE = 1769
 
 @dataclass(frozen=True, slots=True)
 class LambdaRates:
-    """Before any discount, as published on `since`. A GB is 1,024 MB; time is billed by the millisecond."""
+    """The prices before any discount, as published on `since`. A GB is 1,024 MB; time is billed by the millisecond."""
 
     since: str
     source: str
@@ -34,5 +34,5 @@ class LambdaRates:
 
 _PAGE = "aws.amazon.com/lambda/pricing, us-east-1"
 LAMBDA_X86 = LambdaRates("2025-08-01", _PAGE, usd_per_gb_s=1.66667e-5, usd_per_call=2e-7, usd_per_storage_gb_s=3.09e-8)
-"""Since this date the INIT phase, before the first Invoke, is billed too."""
+"""Prices of x86 functions. Since this date the INIT phase, before the first Invoke, is billed too."""
 LAMBDA_ARM = LambdaRates("2025-08-01", _PAGE, usd_per_gb_s=1.33334e-5, usd_per_call=2e-7, usd_per_storage_gb_s=3.09e-8)

@@ -20,7 +20,7 @@ HANDLER_CONCURRENCY = 4
 """Requests that an instance with a synchronous `handle` executes at once, each in a thread, unless `gnomon/concurrency` says it:
 as many as waitress has threads in OpenFaaS's Python templates, for which handlers were written."""
 ASYNC_CONCURRENCY = 32
-"""The same with `async def handle`, whose requests share one event loop."""
+"""Requests that an instance with `async def handle` executes at once, on one event loop, unless `gnomon/concurrency` says it."""
 MOST_CONCURRENCY = 1000
 TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
 

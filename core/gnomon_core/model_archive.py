@@ -164,7 +164,7 @@ class Unpacker:
         return remaining
 
     def _end(self) -> None:
-        """A member is whole."""
+        """Close a complete member's file, and compare its hash."""
         if self._sums is None:
             self._sums = _read_sums(bytes(self._text))
             return

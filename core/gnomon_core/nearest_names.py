@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 _MOST_CHARACTERS = 200
-"""The comparison costs the product of both lengths, and the name is a stranger's."""
+"""The most characters that are compared: the cost is the product of both lengths, and a client chooses the name."""
 _SLIP_CHARACTERS = 2
 """The most characters that only one of the two names has: two for `mim` and `min`, one for `gnomo/` and `gnomon/`."""
 

@@ -43,7 +43,7 @@ class OwnershipMap:
 
     @property
     def members(self) -> tuple[Replica, ...]:
-        """Everyone who may hold something."""
+        """All replicas that may have requests of functions: owners and leaving ones."""
         return self.owners + self.leaving
 
     def follows(self, newest: OwnershipMap | None) -> bool:

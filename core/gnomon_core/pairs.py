@@ -201,7 +201,7 @@ def best_splits(
         for shadow_count in range(1, len(shadows_s) + 1)
         for assignment in _dealt(shadows_s[:shadow_count], len(shadows_s), max_batch)
     ]
-    nothing = (0.0, (0,) * len(shadows_s))
+    no_split = (0.0, (0,) * len(shadows_s))
     chosen: list[tuple[int, ...]] = []
     for batch in range(1, max_batch + 1):
         timed = [
@@ -209,7 +209,7 @@ def best_splits(
             for assignment in assignments
             if sum(assignment) < batch
         ]
-        chosen.append(min([(seconds, assignment) for seconds, assignment in timed if seconds is not None], default=nothing)[1])
+        chosen.append(min([(seconds, assignment) for seconds, assignment in timed if seconds is not None], default=no_split)[1])
     return tuple(zip(*chosen, strict=True))
 
 

@@ -128,11 +128,11 @@ class LatencyTable:
         row = self.seconds.get(cores)
         if row is not None:
             return _between(row, batch)
-        most = max(self.seconds, default=0)
-        if self.serial_fraction is None or not 0 < most < cores:
+        largest = max(self.seconds, default=0)
+        if self.serial_fraction is None or not 0 < largest < cores:
             return None
-        measured_s = _between(self.seconds[most], batch)
-        return measured_s * (self.serial_fraction + (1 - self.serial_fraction) * most / cores)
+        measured_s = _between(self.seconds[largest], batch)
+        return measured_s * (self.serial_fraction + (1 - self.serial_fraction) * largest / cores)
 
     def measured(self, cores: int) -> bool:
         """Return whether these cores were measured and not extrapolated."""
@@ -194,7 +194,7 @@ class Network:
         return Network(rtt_ms / 2e3, 8 / (gbps * 1e9), source).over(software)
 
     def over(self, software: Network | None) -> Network:
-        """The same with what the two ends' software takes beside it."""
+        """The network with the time that the software at the two ends adds."""
         if software is None:
             return self
         fixed_s, seconds_per_byte = self.fixed_s + software.fixed_s, self.seconds_per_byte + software.seconds_per_byte

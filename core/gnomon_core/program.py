@@ -299,28 +299,28 @@ def _read_object(document: Mapping[str, Any]) -> Argument:
 
 
 def _check_names(program: Program) -> None:
-    """Every value is made once, before it is read."""
-    known = {*program.inputs, *program.weights}
-    if len(known) != len(program.inputs) + len(program.weights):
+    """Check that every value is made once, before it is read."""
+    defined = {*program.inputs, *program.weights}
+    if len(defined) != len(program.inputs) + len(program.weights):
         raise invalid_program("An input and a weight, or two inputs, have the same name.")
     if len(program.inputs) != len(program.signature.inputs) or len(program.outputs) != len(program.signature.outputs):
         raise invalid_program("The signature has another number of inputs or outputs than the program.")
     for index, operation in enumerate(program.operations):
-        _check_operation(f"Operation {index}, {operation.op},", operation, known)
+        _check_operation(f"Operation {index}, {operation.op},", operation, defined)
     for name in program.outputs:
-        if name not in known:
+        if name not in defined:
             raise invalid_program(f"Nothing makes the output {name!r}.")
 
 
-def _check_operation(where: str, operation: Operation, known: set[str]) -> None:
+def _check_operation(where: str, operation: Operation, defined: set[str]) -> None:
     for name in operation.reads():
-        if name not in known:
+        if name not in defined:
             raise invalid_program(f"{where} reads {name!r} before anything makes it.")
     for result in operation.results:
-        if result in known:
+        if result in defined:
             raise invalid_program(f"{where} makes {result!r} a second time.")
         if result is not None:
-            known.add(result)
+            defined.add(result)
 
 
 def _integer(number: Any) -> int:

@@ -298,7 +298,7 @@ def plan_from_json(document: Mapping[str, Any]) -> SetBufferPlan:
     """
     max_batch, max_wait_s = int(document["max_batch"]), float(document["max_wait_s"])
     if max_batch < 1 or not 0.0 <= max_wait_s < math.inf:
-        raise ValueError(f"no buffer has batches of {max_batch} after {max_wait_s} s")
+        raise ValueError(f"an invalid buffer plan: batches of {max_batch} after {max_wait_s} s")
     return SetBufferPlan(max_batch, max_wait_s)
 
 

@@ -55,7 +55,7 @@ def make(name: str, size_bytes: int) -> int:
 
 
 def reader(descriptor: int) -> int:
-    """Another descriptor of the same buffer, through which nothing can be written. The caller's to close."""
+    """Open a read-only descriptor of a buffer, which the caller closes."""
     # Not `dup`, which shares the open file and so its access mode: through /proc the file is opened anew (proc_pid_fd(5)).
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 

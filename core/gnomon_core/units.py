@@ -17,7 +17,7 @@ _BYTES = {
 _MOST_BYTES = 1 << 60
 _MOST_CORES = 1e6
 _MOST_SECONDS = 1e9
-"""30 years. Beyond these, a number is a mistake, and would overflow somewhere."""
+"""The longest duration, 30 years. A larger number is a mistake, and would overflow somewhere."""
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 

@@ -30,7 +30,7 @@ class Demand:
 
     @property
     def at_floor(self) -> Demand:
-        """The same demand for the least accuracy that its queries accept."""
+        """The demand with the least accuracy that its queries accept."""
         return self if self.accuracy_floor is None else replace(self, accuracy=self.accuracy_floor, accuracy_floor=None)
 
     def accepts(self, variant: Variant) -> bool:

@@ -62,12 +62,12 @@ class VariantState(enum.Enum):
     """The state of a variant's instance (INFaaS, Figure 4)."""
 
     INACTIVE = "inactive"
-    """Not loaded on any worker."""
+    """The variant is not loaded on any worker."""
     ACTIVE = "active"
     OVERLOADED = "overloaded"
-    """Serves its saturation rate or more."""
+    """The instance serves its saturation rate or more."""
     INTERFERED = "interfered"
-    """Below its saturation rate, but slower than its profile: something on the worker contends with it."""
+    """The instance is below its saturation rate but slower than its profile: something on the worker contends with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,7 +349,7 @@ class SimulatedPlatform:
         shadow = instance.kind is InstanceKind.SHADOW
         claimed = instance.cores if instance.idle_cores is None else instance.idle_cores
         self._nodes[instance.node].hold(
-            instance.id, claimed, instance.memory_bytes, self._events.now_s, shadow=shadow, kept=instance.idle_cores
+            instance.id, claimed, instance.memory_bytes, self._events.now_s, shadow=shadow, idle_cores=instance.idle_cores
         )
         self._changed.add(instance.node)
 
@@ -456,11 +456,11 @@ class SimulatedNode:
         return cores <= free_cores and memory_bytes <= self.unclaimed_bytes
 
     def hold(
-        self, name: str, cores: int, memory_bytes: int, now_s: float, *, shadow: bool = False, kept: int | None = None
+        self, name: str, cores: int, memory_bytes: int, now_s: float, *, shadow: bool = False, idle_cores: int | None = None
     ) -> None:
-        """Give an instance cores and memory, in the place of what it held. With `kept` it borrows others for each batch."""
+        """Give an instance cores and memory, in the place of what it held. With `idle_cores` it borrows others for each batch."""
         self._forget(name)
-        self.arbiter.claim(name, cores, kept=kept)
+        self.arbiter.claim(name, cores, idle_cores=idle_cores)
         self._held[name] = memory_bytes, cores if shadow else 0
         self.unclaimed_bytes -= memory_bytes
         self._shadows_cores += cores if shadow else 0

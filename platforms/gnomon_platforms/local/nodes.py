@@ -128,11 +128,11 @@ class LocalNode:
         from_reserve: bool = False,
         held_while_idle: bool = True,
         first: bool = False,
-        kept: int | None = None,
+        idle_cores: int | None = None,
     ) -> Allocation:
         """Allocate cores, memory and `width` CPUs to an instance. A Shadow's come from the reserve as far as that goes.
 
-        With `kept` it keeps so many cores between batches, borrows others for each batch, and may run on every CPU.
+        With `idle_cores` it keeps so many cores between batches, borrows others for each batch, and may run on every CPU.
 
         The `first` instance of a function needs only memory, and a machine that is large enough for it; one that is
         `held_while_idle` needs its cores all the same.
@@ -150,12 +150,12 @@ class LocalNode:
             if previous is not None:
                 self._allocations[instance_id] = previous
             raise no_capacity(now, cores, memory_bytes)
-        cpus = (self._own_cpus(width) if kept is None else ()) or self._cpus
+        cpus = (self._own_cpus(width) if idle_cores is None else ()) or self._cpus
         allocation = self._allocations[instance_id] = Allocation(cores, memory_bytes, cpus, from_reserve, held_while_idle)
-        self._arbiter.claim(instance_id, cores, kept=kept, held_while_idle=held_while_idle)
+        self._arbiter.claim(instance_id, cores, idle_cores=idle_cores, held_while_idle=held_while_idle)
         return allocation
 
-    def resize(self, instance_id: str, cores: float, width: int, *, kept: int | None = None) -> Allocation:
+    def resize(self, instance_id: str, cores: float, width: int, *, idle_cores: int | None = None) -> Allocation:
         """Change the cores and the number of CPUs that are allocated to an instance. See `allocate`.
 
         Raises:
@@ -163,7 +163,9 @@ class LocalNode:
 
         """
         current = self._allocations[instance_id]
-        return self.allocate(instance_id, cores, current.memory_bytes, width, held_while_idle=current.held_while_idle, kept=kept)
+        return self.allocate(
+            instance_id, cores, current.memory_bytes, width, held_while_idle=current.held_while_idle, idle_cores=idle_cores
+        )
 
     def lend(self, instance_id: str, cores: int) -> int:
         """See `gnomon_core.interfaces.CoreLender`."""

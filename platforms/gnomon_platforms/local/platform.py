@@ -178,20 +178,20 @@ class LocalPlatform:
         with self._starting_instances.counted(starting_instance):
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
-        claimed, kept = _claim(spec, recipe, request.cores, request.idle_cores)
+        claimed, kept_cores = _claim(spec, recipe, request.cores, request.idle_cores)
         self._node.allocate(
             starting_instance.id,
             claimed,
             recipe.memory_bytes,
             request.cores,
-            kept=kept,
+            idle_cores=kept_cores,
             held_while_idle=requested_cores(spec) is not None,
             first=all(
                 process.instance.state is InstanceState.DRAINING for process in self._processes_of(starting_instance.function)
             ),
         )
         environment = self._recipes.environment(recipe, spec, request.secrets)
-        instance = replace(starting_instance, memory_bytes=recipe.memory_bytes, idle_cores=kept)
+        instance = replace(starting_instance, memory_bytes=recipe.memory_bytes, idle_cores=kept_cores)
         process = self._instances[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
         self._origins[instance.id] = BodyOrigin(request, recipe)
         # The instance may have got memory that the pool's empty containers hold: the pool has to shrink.
@@ -237,9 +237,9 @@ class LocalPlatform:
         process = self._instances.get(instance_id)
         if process is not None:
             origin = self._origins[instance_id]
-            claimed, kept = _claim(origin.request.spec, origin.recipe, cores, idle_cores)
-            allocation = self._node.resize(instance_id, claimed, cores, kept=kept)
-            process.resized(cores, allocation.cpus, kept)
+            claimed, kept_cores = _claim(origin.request.spec, origin.recipe, cores, idle_cores)
+            allocation = self._node.resize(instance_id, claimed, cores, idle_cores=kept_cores)
+            process.resized(cores, allocation.cpus, kept_cores)
 
     def lend(self, instance_id: str, cores: int) -> int:
         """Lend cores for the instance's next batch. See `gnomon_core.interfaces.LendsCores`."""

@@ -11,7 +11,7 @@ from gnomon_core.scheduling import economical_batch
 def with_borrowers(cores: int, *names: str) -> CoreArbiter:
     arbiter = CoreArbiter(cores)
     for name in names:
-        arbiter.claim(name, 1, kept=1)
+        arbiter.claim(name, 1, idle_cores=1)
     return arbiter
 
 
@@ -66,8 +66,8 @@ def test_an_instance_that_gets_cores_of_its_own_has_no_loan() -> None:
 def test_idle_instances_leave_their_cores_to_others() -> None:
     busy = {"a", "b"}
     arbiter = CoreArbiter(8, busy.__contains__)
-    arbiter.claim("a", 1, kept=1, held_while_idle=False)
-    arbiter.claim("b", 1, kept=1, held_while_idle=False)
+    arbiter.claim("a", 1, idle_cores=1, held_while_idle=False)
+    arbiter.claim("b", 1, idle_cores=1, held_while_idle=False)
     arbiter.claim("asked for", 2)
     assert arbiter.lend("a", 8) == 3
     busy.remove("b")

@@ -31,7 +31,7 @@ def node() -> LocalNode:
 def function(node: LocalNode, name: str, *, cores: int = CORES) -> Dispatcher:
     """A function with one instance that keeps one core."""
     made = Dispatcher(SETTINGS, Economical(1.0), LearnedLatency(), 0.0, lender=node)
-    node.allocate(name, 1.0, 0, cores, kept=1)
+    node.allocate(name, 1.0, 0, cores, idle_cores=1)
     made.instance_ready(name, cores, 1, 0.0, idle_cores=1)
     return made
 
@@ -187,7 +187,7 @@ class Instances:
 
 async def test_a_batch_says_how_many_cores_it_may_use(node: LocalNode) -> None:
     runtime = FunctionRuntime(FunctionKey("fn"), SETTINGS, Economical(1.0), LearnedLatency(), lender=node)
-    node.allocate("a", 1.0, 0, CORES, kept=1)
+    node.allocate("a", 1.0, 0, CORES, idle_cores=1)
     channel = Instances()
     runtime.instance_ready(Instance("a", "fn", 1, "n", CORES, 1, InstanceState.READY, 0.0, idle_cores=1), channel)
 

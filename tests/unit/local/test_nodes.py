@@ -241,12 +241,12 @@ def test_the_last_words_of_one_that_left_something_unread_are_heard() -> None:
 def test_a_batch_borrows_the_cores_that_nobody_has_in_use() -> None:
     busy = {"a", "b", "own"}
     node = LocalNode(tuple(range(8)), 8, GIB, lends=True, in_use=busy.__contains__)
-    assert node.allocate("a", 1.0, 0, 8, held_while_idle=False, kept=1).cpus == tuple(range(8))
+    assert node.allocate("a", 1.0, 0, 8, held_while_idle=False, idle_cores=1).cpus == tuple(range(8))
     assert node.allocate("own", 2.0, 0, 2, held_while_idle=False).cpus == (0, 1)
     assert node.value().lends
     assert node.value().free_cores == 5
     assert (node.share("a"), node.lend("a", 8)) == (6, 6)
-    node.allocate("b", 1.0, 0, 8, held_while_idle=False, kept=1)
+    node.allocate("b", 1.0, 0, 8, held_while_idle=False, idle_cores=1)
     assert (node.share("a"), node.share("b")) == (3, 3)
     busy.remove("own")
     assert node.share("a") == 4
@@ -257,8 +257,8 @@ def test_a_batch_borrows_the_cores_that_nobody_has_in_use() -> None:
 
 def test_a_machine_of_one_core_lends_none() -> None:
     node = LocalNode((0,), 1, GIB, in_use=lambda _: False)
-    node.allocate("a", 1.0, 0, 1, held_while_idle=False, first=True, kept=1)
-    node.allocate("b", 1.0, 0, 1, held_while_idle=False, first=True, kept=1)
+    node.allocate("a", 1.0, 0, 1, held_while_idle=False, first=True, idle_cores=1)
+    node.allocate("b", 1.0, 0, 1, held_while_idle=False, first=True, idle_cores=1)
     assert [node.lend(name, 1) for name in "ab"] == [1, 1]
     node.release("a")
     node.give_back("a")
@@ -268,7 +268,7 @@ def test_an_instance_that_claims_no_more_than_before_is_never_refused() -> None:
     node = LocalNode((0, 1), 2, GIB)
     node.allocate("a", 2.0, 0, 2)
     node.allocate("first", 2.0, 0, 2, held_while_idle=False, first=True)
-    assert node.resize("first", 1.0, 2, kept=1).cores == 1.0
+    assert node.resize("first", 1.0, 2, idle_cores=1).cores == 1.0
     with refused(503, "no_capacity"):
         node.resize("first", 2.0, 2)
     assert node.lend("first", 2) == 1
