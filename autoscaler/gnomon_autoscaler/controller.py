@@ -114,7 +114,7 @@ class IdleFunction:
 
     @property
     def check_at_s(self) -> float:
-        """When the stamp is compared next."""
+        """The time at which the stamp is compared next."""
         # Half a bin: a tick may come a little earlier in its bin than the one that it is compared with.
         return self.idle_s + self.check_s - 0.5 * BIN_S
 
@@ -129,7 +129,7 @@ class IdleFunctions:
         self._numbers = itertools.count()
 
     def skipped_until_s(self, function: str, now_s: float) -> float:
-        """Until when the function need not be visited, unless it is poked; 0 if it is not skipped now."""
+        """The time until which the function need not be visited, unless it is poked; 0 if it is not skipped now."""
         idle = self._skipped.get(function)
         if idle is None or self._fleet is None or now_s >= idle.until_s - TOLERANCE_S:
             return 0.0
@@ -154,7 +154,7 @@ class IdleFunctions:
     def skip(self, function: str, stamp: object, load: FunctionLoad, call: PolicyCall, until_s: float) -> None:
         """Skip the function until `until_s` if its stamp is unchanged; `lengthen` may extend that."""
         if self._fleet is not None and self._fleet.stamp(function) == stamp:
-            now_s = call.seen.now_s
+            now_s = call.observation.now_s
             # A policy that decides on a count is not asked between its turns, whatever arrives.
             check_s = call.policy.period_s if call.is_quick else 0.0
             self._skipped[function] = IdleFunction(stamp, load, now_s, until_s, now_s, check_s, call)
@@ -180,15 +180,15 @@ class IdleFunctions:
         self._skipped.pop(function, None)
 
 
-def is_idle(seen: Observation, decision: Decision) -> bool:
+def is_idle(observation: Observation, decision: Decision) -> bool:
     """Return whether a function is idle, and its policy changes nothing."""
-    history = seen.history
+    history = observation.history
     return (
         not decision.actions
-        and not (seen.queued or seen.executing)
-        and seen.requested is None
-        and (decision.desired is None or decision.desired == len(seen.live))
-        and all(instance.state is InstanceState.READY for instance in seen.instances)
+        and not (observation.queued or observation.executing)
+        and observation.requested is None
+        and (decision.desired is None or decision.desired == len(observation.live))
+        and all(instance.state is InstanceState.READY for instance in observation.instances)
         and not (any(history.arrivals) or any(history.successes) or any(history.concurrency) or any(history.busy_cores))
     )
 
@@ -196,7 +196,7 @@ def is_idle(seen: Observation, decision: Decision) -> bool:
 def longest_skip_s(call: PolicyCall, state: PolicyState, desired: int | None) -> float:
     """The seconds for which the policy's decision stays the same without an event; 0 below half a minute. Pure."""
     for skip_s in LONG_SKIPS_S:
-        later = replace(call.seen, now_s=call.seen.now_s + skip_s)
+        later = replace(call.observation, now_s=call.observation.now_s + skip_s)
         decision, _ = PolicyCall(call.policy, later, state).execute()
         if not decision.actions and decision.desired == desired:
             return skip_s
@@ -204,7 +204,7 @@ def longest_skip_s(call: PolicyCall, state: PolicyState, desired: int | None) ->
 
 
 KEEP = 1000
-"""Decisions that are kept for each function."""
+"""The number of decisions that are kept for each function."""
 
 log = logging.getLogger("gnomon.autoscaler")
 
@@ -234,7 +234,7 @@ class DecisionLog:
         _log_record(self._function, record)
 
     def latest(self, limit: int) -> list[DecisionRecord]:
-        """The newest first."""
+        """The last decisions, the newest first."""
         self._add_repetitions()
         return list(islice(reversed(self._records), max(0, limit)))
 
@@ -360,7 +360,7 @@ class Autoscaler:
         self.poke(function)
 
     def redeployed(self, function: str) -> None:
-        """The function was deployed again: reset the start back-off."""
+        """Reset the start back-off of a function that was deployed again."""
         self._runner(function).reset_start_backoff()
         self.poke(function)
 
@@ -374,7 +374,7 @@ class Autoscaler:
         return runner.start_backoff_s(self._clock.now_s()) if runner else 0.0
 
     def removed(self, function: str) -> None:
-        """The function was removed: discard its state, so that a new function of its name starts without any."""
+        """Discard the state of a removed function, so that a new function of its name starts without any."""
         self._runners.pop(function, None)
         self._logs.pop(function, None)
         self._saved.pop(function, None)
@@ -500,7 +500,7 @@ class Autoscaler:
         return self._limit_s if call.third_party else None
 
     def _policy_returned(self, step: Step, outcome: Outcome[PolicyResult]) -> None:
-        """A policy has decided or failed: after a failure the last decision stays in force."""
+        """Accept a policy's decision; after a failure the last decision stays in force."""
         if self._ended:
             return
         runner, call = step.runner, cast("PolicyCall", step.work)
@@ -552,7 +552,7 @@ class Autoscaler:
         if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
             call, disturbed = step.work, bool(error) or again
-            if step.stamp is not None and not disturbed and isinstance(call, PolicyCall) and is_idle(call.seen, decision):
+            if step.stamp is not None and not disturbed and isinstance(call, PolicyCall) and is_idle(call.observation, decision):
                 self._idle.skip(function, step.stamp, step.load, call, runner.next_s)
         if again:
             self._try_to_observe(function)

@@ -45,7 +45,7 @@ Outcome: TypeAlias = Callable[[], T]
 
 
 class Overrun(Exception):  # noqa: N818 - named as TimeoutError is
-    """The call did not return within its limit."""
+    """A call that did not return within its time limit."""
 
 
 class Executor(Protocol):

@@ -46,7 +46,7 @@ class _FormerReplicaPolicy(Protocol):
 
 
 class _Renamed:
-    """The same policy under the present name of its method."""
+    """Adapts a former replica policy, whose method is `wish`, to `ReplicaPolicy`."""
 
     def __init__(self, former: _FormerReplicaPolicy) -> None:
         self.name, self.version, self.period_s = former.name, former.version, former.period_s
@@ -90,7 +90,7 @@ def _batch_plus(settings: Settings) -> ScalingPolicy:
 
 
 def _planning(name: str, settings: Settings) -> ScalingPolicy:
-    """A policy of BATCH's kind."""
+    """Make a policy of BATCH's kind."""
     with _importing_numpy(f"{name} plans"):
         from gnomon_autoscaler.policies.batch.policy import Batch  # noqa: PLC0415 - it needs numpy
     return Batch(name, settings)

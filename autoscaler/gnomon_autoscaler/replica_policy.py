@@ -132,7 +132,7 @@ def within_period(since_s: float | None, period_s: float, now_s: float) -> TypeG
 
 
 _MAPPINGS = (dict, Mapping)
-"""The usual type first: the check against an abstract class takes a microsecond."""
+"""Types of a mapping, the usual one first: the check against an abstract class takes a microsecond."""
 
 
 def inner_memory(memory: Memory) -> Memory:
@@ -142,7 +142,7 @@ def inner_memory(memory: Memory) -> Memory:
 
 
 _TOLERANCE_CORES = 1e-9
-"""Free cores are sums of fractions: 0.9999999999999998 of a core is one."""
+"""Rounding error of free cores, which are sums of fractions: 0.9999999999999998 of a core is one."""
 _NOTHING = (0.0, 0.0, 0)
 
 

@@ -77,15 +77,15 @@ class InheritedInstances:
             self._first, self._bodies = False, len(live)
             self._shadows = frozenset(shadow.id for shadow in shadows) if live else frozenset()
 
-    def restrict(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
+    def restrict(self, decision: Decision, observation: Observation) -> tuple[Decision, str]:
         """The decision without removals that come too early, and the reason; "" if the decision is unchanged."""
         if not self._bodies:
             return decision, ""
-        if len(seen.history.arrivals) * seen.history.bin_s >= seen.settings.stable_window_s:
+        if len(observation.history.arrivals) * observation.history.bin_s >= observation.settings.stable_window_s:
             self._bodies, self._shadows = 0, frozenset()
-        if not self._bodies or seen.requested is not None:
+        if not self._bodies or observation.requested is not None:
             return decision, ""
-        bodies = len(seen.live)
+        bodies = len(observation.live)
         kept: list[Action] = []
         for action in decision.actions:
             if isinstance(action, DestroyBody):
@@ -100,7 +100,7 @@ class InheritedInstances:
             return decision, ""
         desired = decision.desired if decision.desired is None else max(decision.desired, bodies)
         # A constant text, so that repeated decisions are one record.
-        reason = f"a short history: what there was stays until {seen.settings.stable_window_s:g} s of load are recorded"
+        reason = f"a short history: what there was stays until {observation.settings.stable_window_s:g} s of load are recorded"
         return replace(decision, actions=tuple(kept), desired=desired), reason
 
 
@@ -224,12 +224,12 @@ class StartBackoff:
         return min(LONGEST_WAIT_S, 2.0 ** (self.failures - 2)) if self.failures > 1 else 0.0
 
     @property
-    def seen(self) -> tuple[Instance, ...]:
+    def instances(self) -> tuple[Instance, ...]:
         """The instances at the last observation."""
         return tuple(self._seen.values())
 
     def announce(self) -> None:
-        """Instances are about to be created. That may take a while, so that `observe` may run before all of them exist."""
+        """Announce that instances are about to be created, which may take a while: `observe` may run before all of them exist."""
         self._appeared = 0
 
     def expect(self, instances: int) -> None:
@@ -274,7 +274,7 @@ class StartBackoff:
         self.settled = steady and not self._ending
 
     def reset(self) -> None:
-        """An instance is steady or has answered, or the function was deployed again."""
+        """Reset the back-off: an instance is steady or has answered, or the function was deployed again."""
         self.failures = 0
         self.wait_until_s = float("-inf")
 
@@ -310,7 +310,7 @@ class PolicyCall:
     """
 
     policy: ScalingPolicy
-    seen: Observation
+    observation: Observation
     state: PolicyState
     third_party: bool = False
 
@@ -321,7 +321,7 @@ class PolicyCall:
 
     def execute(self) -> tuple[Decision, PolicyState]:
         # A third party's policy need not have been type-checked.
-        result: tuple[object, object] = self.policy.decide(self.seen, self.state)
+        result: tuple[object, object] = self.policy.decide(self.observation, self.state)
         decision, state = result
         if not isinstance(decision, Decision) or not isinstance(state, PolicyState):
             msg = f"it answered {type(decision).__name__} and {type(state).__name__}, not Decision and PolicyState"
@@ -353,7 +353,7 @@ class Runner:
         self.policy_name = ""
         """The policy that decides now: the settings' own, or `fixed` in its place."""
         self.held_back = ""
-        """Why the last decision is carried out in part only: its function does not start, or its history is short."""
+        """The reason why the last decision is carried out in part only: the function does not start, or its history is short."""
         self._policies = policies
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
@@ -417,7 +417,7 @@ class Runner:
         self._live_bodies = len(serving)
         shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
         self._inherited.observe([body for body in bodies if body.id in serving], shadows)
-        self._shadow_starts.expect_ends(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
+        self._shadow_starts.expect_ends(shadow.id for shadow in self._shadow_starts.instances if shadow.partner not in serving)
         self._shadow_starts.observe(now_s, shadows)
 
     def between_turns(self, now_s: float) -> bool:
@@ -467,10 +467,10 @@ class Runner:
             # A late tick keeps the phase of the policy's period; after a pause a new phase begins.
             kept = self._next_s > now_s - policy.period_s
             self._next_s = (self._next_s if kept else now_s) + policy.period_s
-        seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
+        observation = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
         # An operator's number is passed to one call only; the policy keeps in its state what it needs of the number.
         self._requested = None
-        return PolicyCall(policy, seen, self.state, third_party=self._third_party and not self._fallback_reason)
+        return PolicyCall(policy, observation, self.state, third_party=self._third_party and not self._fallback_reason)
 
     def skipped(self, until_s: float) -> None:
         """Resume after a skip until then: turns keep their phase, as if the policy had been called all the time."""
@@ -497,9 +497,9 @@ class Runner:
         self.state = state
         if self._fallback_reason:
             decision = replace(decision, reason=self._fallback_reason + decision.reason)
-        decision, kept = self._inherited.restrict(decision, call.seen)
+        decision, kept = self._inherited.restrict(decision, call.observation)
         self.desired, self.overflow = decision.desired, decision.overflow
-        decision = self._within_backoff(call.seen.now_s, decision)
+        decision = self._within_backoff(call.observation.now_s, decision)
         self.held_back = self.held_back or kept
         return decision
 
@@ -518,7 +518,7 @@ class Runner:
 
     @property
     def fallback(self) -> str:
-        """Why `fixed` decides instead of the policy that the settings name; empty where that policy decides."""
+        """The reason why `fixed` decides instead of the policy that the settings name; empty where that policy decides."""
         return self._fallback_reason.removesuffix(": ")
 
     def _is_outdated(self, call: PolicyCall) -> bool:
@@ -526,14 +526,14 @@ class Runner:
         if call.policy is not self._policy:
             return True
         # A comparison takes field after field: most often it is the same object.
-        before, now = call.seen.settings, self._sampled_settings
+        before, now = call.observation.settings, self._sampled_settings
         return now is not None and before is not now and before != now
 
     def _discarded(self, call: PolicyCall) -> Decision:
-        """The settings changed during the call: the next call is made with the present ones."""
+        """Discard a decision whose function's settings changed during the call; the next call has the present ones."""
         # The discarded call had consumed the operator's number: the next call gets it, unless a newer one has arrived.
         if self._requested is None:
-            self._requested = call.seen.requested
+            self._requested = call.observation.requested
         reason = f"{call.policy.name} decided by settings that have changed since; the decision is discarded"
         return Decision((), reason, self.desired)
 
@@ -546,9 +546,11 @@ class Runner:
         if missing <= 0:
             return None
         self._body_starts.announce()
-        seen = observe(now_s, self.function, load, self.windows.history(now_s), None)
+        observation = observe(now_s, self.function, load, self.windows.history(now_s), None)
         return Decision(
-            actions_towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired
+            actions_towards(self.desired, observation),
+            f"{missing} of {self.desired} instances are missing: replaced",
+            self.desired,
         )
 
     def carried_out(self, decision: Decision) -> None:
@@ -610,14 +612,14 @@ class Runner:
         self._next_s = float("-inf")
 
     def _stand_in(self, failed: PolicyCall, error: str) -> None:
-        """`fixed` decides until the back-off of the failed policy is over. The state of that policy is kept."""
+        """Let `fixed` decide until the back-off of the failed policy is over. The state of that policy is kept."""
         before = self._failed_policy
         backoff_s = FIRST_RETRY_S if before is None else min(2.0 * before.backoff_s, LONGEST_RETRY_S)
-        self._failed_policy = _FailedPolicy(failed.policy, failed.state, failed.seen.now_s + backoff_s, backoff_s)
+        self._failed_policy = _FailedPolicy(failed.policy, failed.state, failed.observation.now_s + backoff_s, backoff_s)
         why = f"{self.policy_name} failed {FAILURES_BEFORE_FIXED} times, fixed instead ({error})"
         if before is not None:
             why = f"{self.policy_name} failed again, fixed instead for {backoff_s:g} s ({error})"
-        self._fall_back(why, failed.seen.settings)
+        self._fall_back(why, failed.observation.settings)
 
     def _try_again(self, failed: _FailedPolicy) -> None:
         """Call the failed policy again; one more failure makes `fixed` stand in for longer."""

@@ -290,7 +290,7 @@ class Timeline(MemoryFunction):
         self.tick()
 
     def play(self, duration_s: float) -> list[Decision]:
-        """Move the clock, a bin at a time; what was decided meanwhile."""
+        """Advance the clock, a bin at a time; return the decisions made meanwhile."""
         before = len(self.decisions)
         for _ in range(round(duration_s / BIN_S)):
             self._ticks += 1
@@ -326,7 +326,7 @@ class Timeline(MemoryFunction):
 
     @property
     def reason(self) -> str:
-        """Why the last decision was taken."""
+        """The reason of the last decision."""
         return self.decisions[-1][1].reason
 
 

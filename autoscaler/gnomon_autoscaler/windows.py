@@ -249,7 +249,7 @@ def _single_bins(bins: Iterable[list[float]], bin_s: float) -> Iterable[array[fl
 
 
 def _count_loaded(columns: _Columns, begin: int, end: int) -> int:
-    """How many of these bins are not empty."""
+    """The number of these bins that are not empty."""
     if begin == 0 and 0.0 not in columns[0]:  # the usual case for a whole history of a busy function
         return end
     return sum(map(any, zip(*(column[begin:end] for column in columns), strict=True)))

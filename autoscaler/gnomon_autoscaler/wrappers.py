@@ -52,7 +52,7 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Bounds(Wrapper):
-    """Never fewer than `scale.min`, never more than `scale.max`."""
+    """Bound the count: at least `scale.min`, at most `scale.max`."""
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
         desired = self.wrapped.desired_count(observation, memory)

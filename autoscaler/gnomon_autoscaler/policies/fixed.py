@@ -20,7 +20,7 @@ from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Obser
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The minimum."""
+    """The scaling policy `fixed`: the function's minimum, or the number that an operator requested."""
 
     name: str = "fixed"
     version: int = 1

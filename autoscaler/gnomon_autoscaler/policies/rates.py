@@ -69,17 +69,17 @@ class Rate:
 
 
 def on_demand() -> Rate:
-    """The current arrival rate, evaluated every second."""
+    """Make `od`: the current arrival rate, evaluated every second."""
     return Rate("od", period_s=1.0)
 
 
 def last_value() -> Rate:
-    """The rate of the last period, as the prediction for the next one."""
+    """Make `lv`: the rate of the last period, as the prediction for the next one."""
     return Rate("lv", period_s=LAST_VALUE_PERIOD_S)
 
 
 def k_last_value() -> Rate:
-    """One and a half times the rate of the last period."""
+    """Make `k-lv`: one and a half times the rate of the last period."""
     return Rate("k-lv", period_s=LAST_VALUE_PERIOD_S, factor=K)
 
 

@@ -31,7 +31,7 @@ SAFETY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _State:
     """Desired count; consecutive minutes above and below the target; times of the last minute, growth and shrinking."""
 
     count: int
@@ -43,13 +43,13 @@ class _Kept:
     shrunk_at_s: float | None = None
 
     @staticmethod
-    def of(observation: Observation, memory: Memory) -> _Kept:
+    def of(observation: Observation, memory: Memory) -> _State:
         """Parse the memory, within the bounds; an operator's number is the new start."""
         count, minute_at_s, scale = count_in(memory, "count"), timestamp_in(memory, "minute_at_s"), observation.settings.scale
         if count is None or observation.requested is not None:
             count = len(observation.live) if observation.requested is None else observation.requested
-            return _Kept(max(1, count), minute_at_s=observation.now_s if minute_at_s is None else minute_at_s)
-        return _Kept(
+            return _State(max(1, count), minute_at_s=observation.now_s if minute_at_s is None else minute_at_s)
+        return _State(
             min(max(1, scale.min, count), scale.max),
             count_in(memory, "above") or 0,
             count_in(memory, "below") or 0,
@@ -77,38 +77,38 @@ class TargetTracking:
     default_scheduler: str = "immediate"
 
     def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
-        kept = _Kept.of(observation, memory)
-        if within_period(kept.minute_at_s, MINUTE_S, observation.now_s):
-            return kept.desired_count("within the minute")
+        state = _State.of(observation, memory)
+        if within_period(state.minute_at_s, MINUTE_S, observation.now_s):
+            return state.desired_count("within the minute")
         target = _target(observation)
         if target is None:
-            return replace(kept, minute_at_s=observation.now_s).desired_count(
+            return replace(state, minute_at_s=observation.now_s).desired_count(
                 "no gnomon/target-rps, and latency is not known yet"
             )
-        return _by_metric(kept, target, observation)
+        return _by_metric(state, target, observation)
 
 
-def _by_metric(kept: _Kept, target: float, observation: Observation) -> DesiredCount:
+def _by_metric(state: _State, target: float, observation: Observation) -> DesiredCount:
     """The replica count that follows from the metric of the last full minute."""
     ready_count = max(1, len(observation.ready))
     each = observation.history.rate_rps(observation.history.arrivals, MINUTE_S) * MINUTE_S / ready_count
-    kept = replace(
-        kept,
-        above=kept.above + 1 if each > target else 0,
-        below=kept.below + 1 if each < SLACK * target else 0,
+    state = replace(
+        state,
+        above=state.above + 1 if each > target else 0,
+        below=state.below + 1 if each < SLACK * target else 0,
         minute_at_s=observation.now_s,
     )
     reason = f"{each:.0f} a minute to each of {ready_count}, target {target:.0f}"
     desired = max(1, whole(ready_count * each / target))
-    if kept.above >= ABOVE:
-        return _grown(kept, desired, ready_count, observation, reason)
-    if kept.below >= BELOW and desired < kept.count:
-        return _shrunk(kept, desired, observation, reason)
-    if kept.above:
-        return kept.desired_count(f"{reason}, above it {kept.above} of {ABOVE} times")
-    if kept.below and desired < kept.count:
-        return kept.desired_count(f"{reason}, below {SLACK:.0%} of it {kept.below} of {BELOW} times")
-    return kept.desired_count(reason)
+    if state.above >= ABOVE:
+        return _grown(state, desired, ready_count, observation, reason)
+    if state.below >= BELOW and desired < state.count:
+        return _shrunk(state, desired, observation, reason)
+    if state.above:
+        return state.desired_count(f"{reason}, above it {state.above} of {ABOVE} times")
+    if state.below and desired < state.count:
+        return state.desired_count(f"{reason}, below {SLACK:.0%} of it {state.below} of {BELOW} times")
+    return state.desired_count(reason)
 
 
 def _target(observation: Observation) -> float | None:
@@ -121,24 +121,24 @@ def _target(observation: Observation) -> float | None:
     return None if per_instance is None else SAFETY * per_instance.rate_rps * MINUTE_S
 
 
-def _grown(kept: _Kept, desired: int, ready_count: int, observation: Observation, reason: str) -> DesiredCount:
-    if desired <= kept.count:
-        return kept.desired_count(f"{reason}, and as many are coming")
-    left_s = _left_s(kept.grown_at_s, observation.settings.scale_out_cooldown_s, observation.now_s)
+def _grown(state: _State, desired: int, ready_count: int, observation: Observation, reason: str) -> DesiredCount:
+    if desired <= state.count:
+        return state.desired_count(f"{reason}, and as many are coming")
+    left_s = _left_s(state.grown_at_s, observation.settings.scale_out_cooldown_s, observation.now_s)
     step = desired - ready_count
     # Instances of the last growth may still be starting: the metric does not reflect them yet.
-    if left_s > 0.0 and step <= kept.step:
-        return kept.desired_count(f"{reason}, {desired} after {left_s:.0f} s of scale-out cooldown")
-    grown = replace(kept, count=desired, grown_at_s=observation.now_s, step=step, shrunk_at_s=None)
-    return grown.desired_count(f"{reason}, above it {kept.above} times")
+    if left_s > 0.0 and step <= state.step:
+        return state.desired_count(f"{reason}, {desired} after {left_s:.0f} s of scale-out cooldown")
+    grown = replace(state, count=desired, grown_at_s=observation.now_s, step=step, shrunk_at_s=None)
+    return grown.desired_count(f"{reason}, above it {state.above} times")
 
 
-def _shrunk(kept: _Kept, wanted: int, observation: Observation, reason: str) -> DesiredCount:
-    left_s = _left_s(kept.shrunk_at_s, observation.settings.scale_in_cooldown_s, observation.now_s)
+def _shrunk(state: _State, wanted: int, observation: Observation, reason: str) -> DesiredCount:
+    left_s = _left_s(state.shrunk_at_s, observation.settings.scale_in_cooldown_s, observation.now_s)
     if left_s > 0.0:
-        return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-in cooldown")
-    return replace(kept, count=wanted, shrunk_at_s=observation.now_s).desired_count(
-        f"{reason}, below {SLACK:.0%} of it {kept.below} times"
+        return state.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-in cooldown")
+    return replace(state, count=wanted, shrunk_at_s=observation.now_s).desired_count(
+        f"{reason}, below {SLACK:.0%} of it {state.below} times"
     )
 
 

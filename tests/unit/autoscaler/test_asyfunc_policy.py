@@ -241,7 +241,7 @@ def test_state_survives_json_and_unknown_state_is_dropped() -> None:
     load = line.fleet.load("echo.openfaas-fn")
     assert load is not None
     call = line.runner.due_call(line.now_s + 1.0, load)
-    assert policy.decide(call.seen, PolicyState("od", 1, {"inner": 3})) == policy.decide(call.seen, PolicyState())
+    assert policy.decide(call.observation, PolicyState("od", 1, {"inner": 3})) == policy.decide(call.observation, PolicyState())
 
 
 def test_decisions_are_told_as_json() -> None:

@@ -427,11 +427,11 @@ def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
     runner = Runner(FUNCTION)
     runner.request(7)
     call = runner.due_call(0.0, before)
-    assert call.seen.requested == 7
+    assert call.observation.requested == 7
     runner.sample(0.5, after)
     assert runner.accept(call, *call.execute()).actions == ()
     again = runner.due_call(0.5, after)
-    assert again.seen.requested == 7
+    assert again.observation.requested == 7
 
 
 def test_failure_of_a_replaced_policy_is_not_attributed_to_its_successor() -> None:

@@ -110,9 +110,11 @@ def _window(observation: Observation, options: Options, ticks_ago: int) -> tuple
     return arriving_rps, in_system
 
 
-def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | None:
+def best_pairing(
+    knowledge: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity
+) -> Pairing | None:
     """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
-    burst = Burst(known, options, rate_rps, capacity)
+    burst = Burst(knowledge, options, rate_rps, capacity)
     return own_node_else_another(burst, body, lambda node: _best_on(node, body, burst))
 
 
@@ -130,42 +132,42 @@ def own_node_else_another(burst: Burst, body: Instance, best_on: Callable[[str],
     """The best candidate on the Body's own node; if there is none, the one of best η on other nodes that may hold its Shadow."""
     on_own_node = best_on(body.node)
     cannot_connect = not burst.capacity.makes_shadows(body.node)
-    if on_own_node is not None or burst.known.pairings_elsewhere is None or cannot_connect:
+    if on_own_node is not None or burst.knowledge.pairings_elsewhere is None or cannot_connect:
         return on_own_node
     elsewhere = [pairing for node in burst.capacity.other_nodes(body.node) if (pairing := best_on(node)) is not None]
     # Of equally good nodes the one with most free capacity, which comes first.
     return max(elsewhere, key=lambda choice: choice.efficiency, default=None)
 
 
-def shadow_memory_bytes(known: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
+def shadow_memory_bytes(knowledge: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
     """Memory of a Shadow on its node in bytes; on its Body's node shared weights add nothing: the Body maps them already."""
     mapped = options.weight_mode == "shared" and not elsewhere
-    return known.profile.memory_bytes(0 if mapped else parameter_bytes)
+    return knowledge.profile.memory_bytes(0 if mapped else parameter_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
     """The input of a search for a Shadow: profile, options, the rate to serve, and the free capacity of the nodes."""
 
-    known: Knowledge
+    knowledge: Knowledge
     options: Options
     rate_rps: float
     capacity: FreeCapacity
 
 
 def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
-    known, options, elsewhere = burst.known, burst.options, node != body.node
-    pairings = known.pairings_elsewhere if elsewhere else known.pairings
+    knowledge, options, elsewhere = burst.knowledge, burst.options, node != body.node
+    pairings = knowledge.pairings_elsewhere if elsewhere else knowledge.pairings
     if pairings is None:
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= burst.capacity.shadow_cores(node)]
+    fitting = [cores for cores in knowledge.rates.cores if cores <= burst.capacity.shadow_cores(node)]
     best: Pairing | None = None
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
         for pairing in pairings.ranked(body.cores, cores):
             if best is not None and pairing.efficiency <= best.efficiency:
                 break
-            timely = filling_s(pairing.batch, burst.rate_rps) + pairing.latency_s <= known.rates.slo_s
-            memory_bytes = shadow_memory_bytes(known, options, pairing.parameter_bytes, elsewhere=elsewhere)
+            timely = filling_s(pairing.batch, burst.rate_rps) + pairing.latency_s <= knowledge.rates.slo_s
+            memory_bytes = shadow_memory_bytes(knowledge, options, pairing.parameter_bytes, elsewhere=elsewhere)
             if timely and memory_bytes <= burst.capacity.memory_bytes(node):
                 best = pairing
                 break
@@ -205,10 +207,10 @@ def orphans(observation: Observation, ending: Collection[str]) -> tuple[DestroyS
     )
 
 
-def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequence[Instance]) -> Pair | None:
+def sharing(knowledge: Knowledge, options: Options, body: Instance, shadows: Sequence[Instance]) -> Pair | None:
     """The joint pair of a Body and these Shadows once they share its batches; with `max_shadows` 1, the pair as it is."""
     pair = together([shadow.pair for shadow in shadows if shadow.pair is not None])
-    return known.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
+    return knowledge.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
 
 
 def further_shadow(burst: Burst, body: Instance, pair: Pair) -> FurtherShadow | None:
@@ -220,22 +222,22 @@ def further_shadow(burst: Burst, body: Instance, pair: Pair) -> FurtherShadow | 
 
 
 def _further_shadow_on(node: str, burst: Burst, body: Instance, pair: Pair) -> FurtherShadow | None:
-    known, options, elsewhere = burst.known, burst.options, node != body.node
-    parameter_bytes = known.profile.layers.parameter_bytes(pair.blocks)
-    memory_bytes = shadow_memory_bytes(known, options, parameter_bytes, elsewhere=elsewhere)
+    knowledge, options, elsewhere = burst.knowledge, burst.options, node != body.node
+    parameter_bytes = knowledge.profile.layers.parameter_bytes(pair.blocks)
+    memory_bytes = shadow_memory_bytes(knowledge, options, parameter_bytes, elsewhere=elsewhere)
     if memory_bytes > burst.capacity.memory_bytes(node):
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= burst.capacity.shadow_cores(node)]
-    before_rps = known.rates.rate_rps(body.cores, pair)
+    fitting = [cores for cores in knowledge.rates.cores if cores <= burst.capacity.shadow_cores(node)]
+    before_rps = knowledge.rates.rate_rps(body.cores, pair)
     candidates: list[FurtherShadow] = []
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
         new = Pair(cores, pair.blocks, (), node if elsewhere else None)
-        together_ = known.rates.dealt(body.cores, replace(pair, others=(*pair.others, new)))
-        number, rate_with_rps = len(pair.each), known.rates.rate_rps(body.cores, together_)
+        together_ = knowledge.rates.dealt(body.cores, replace(pair, others=(*pair.others, new)))
+        number, rate_with_rps = len(pair.each), knowledge.rates.rate_rps(body.cores, together_)
         timely = [
             efficiency
-            for batch, seconds, efficiency in known.pairings.judged(body.cores, together_, number)
-            if filling_s(batch, burst.rate_rps) + seconds <= known.rates.slo_s
+            for batch, seconds, efficiency in knowledge.pairings.judged(body.cores, together_, number)
+            if filling_s(batch, burst.rate_rps) + seconds <= knowledge.rates.slo_s
         ]
         if timely and rate_with_rps > before_rps * (1 + GAIN):
             gain_rps = rate_with_rps - before_rps
@@ -245,7 +247,7 @@ def _further_shadow_on(node: str, burst: Burst, body: Instance, pair: Pair) -> F
     return max(candidates, key=lambda choice: choice.efficiency, default=None)
 
 
-def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Instance]) -> tuple[ChangeShadow, ...]:
+def changes(knowledge: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Instance]) -> tuple[ChangeShadow, ...]:
     """New splits for Shadows that serve, where batches get quicker after a Shadow has joined or ended."""
     serving = shadows_of(shadow for shadow in shadows if shadow.state is InstanceState.READY)
     changed: list[ChangeShadow] = []
@@ -255,8 +257,8 @@ def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Inst
         if now is None:
             continue
         # The shares were optimal when the last Shadow joined or left; another number of Shadows has other optimal shares.
-        best = known.rates.dealt(body.cores, now)
-        now_s, best_s = known.rates.pair(body.cores, now), known.rates.pair(body.cores, best)
+        best = knowledge.rates.dealt(body.cores, now)
+        now_s, best_s = knowledge.rates.pair(body.cores, now), knowledge.rates.pair(body.cores, best)
         if now_s is None or best_s is None:
             continue
         # A threshold: otherwise every small correction of the profile would change the shares again.
@@ -283,7 +285,7 @@ FormerCores = Mapping[str, int]
 
 
 def best_growth(
-    known: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity
+    knowledge: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity
 ) -> Configuration | None:
     """The larger size of a Body with the best η that meets the objective at this rate and sustains more; None if none does.
 
@@ -292,26 +294,26 @@ def best_growth(
     """
     # Without the node's reserve, which is for Shadows.
     most = body.cores + capacity.cores(body.node)
-    larger = [cores for cores in known.rates.cores if body.cores < cores <= most]
-    sized = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
-    enough_rps = known.rates.rate_rps(body.cores) * (1 + GAIN)
+    larger = [cores for cores in knowledge.rates.cores if body.cores < cores <= most]
+    sized = [best_batch(knowledge, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
+    enough_rps = knowledge.rates.rate_rps(body.cores) * (1 + GAIN)
     helpful = [each for each in sized if each is not None and each.rate_rps > enough_rps]
     return max(helpful, key=lambda each: (each.efficiency, -each.cores), default=None)
 
 
-def pair_efficiency(known: Knowledge, body: Instance, chosen: Pairing) -> float:
+def pair_efficiency(knowledge: Knowledge, body: Instance, chosen: Pairing) -> float:
     """η of a Body together with the Shadow that it would have, in the batch that the Shadow was chosen for."""
     cores = body.cores + chosen.pair.shadow_cores
-    return known.efficiency.of_rate(chosen.batch / chosen.latency_s, cores, known.parameter_bytes, chosen.parameter_bytes)
+    return knowledge.efficiency.of_rate(chosen.batch / chosen.latency_s, cores, knowledge.parameter_bytes, chosen.parameter_bytes)
 
 
-def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> float:
+def whole_efficiency(knowledge: Knowledge, body: Instance, pair: Pair | None) -> float:
     """η of a Body, with its Shadow if it has one, at the rate that it sustains."""
-    rate_rps = known.rates.rate_rps(body.cores, pair)
+    rate_rps = knowledge.rates.rate_rps(body.cores, pair)
     if pair is None:
-        return known.efficiency.of_rate(rate_rps, body.cores, known.parameter_bytes)
-    held_bytes = [known.profile.layers.parameter_bytes(share.blocks) for share in pair.each]
-    return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held_bytes)
+        return knowledge.efficiency.of_rate(rate_rps, body.cores, knowledge.parameter_bytes)
+    held_bytes = [knowledge.profile.layers.parameter_bytes(share.blocks) for share in pair.each]
+    return knowledge.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), knowledge.parameter_bytes, *held_bytes)
 
 
 def growths_in(memory: Memory, observation: Observation) -> dict[str, Growth]:
@@ -420,7 +422,7 @@ class Tick:
     `refused` are Bodies whose recent request for cores was refused.
     """
 
-    known: Knowledge
+    knowledge: Knowledge
     options: Options
     observation: Observation
     bodies: tuple[Instance, ...]
@@ -432,7 +434,7 @@ class Tick:
         return self.scale_to(burst_demand(self.observation, self.options), capacity) if self.bodies else LayerLevel()
 
     def scale_to(self, demand: Demand, capacity: FreeCapacity) -> LayerLevel:
-        """The same for a given demand."""
+        """Create Shadows for this demand, or release superfluous ones. `capacity` is what this call reduces."""
         if not self.bodies:
             return LayerLevel()
         helped = shadows_of(self.observation.shadows)
@@ -444,14 +446,14 @@ class Tick:
         return level if self.options.max_shadows == 1 else self._share_again(level)
 
     def _share_again(self, level: LayerLevel) -> LayerLevel:
-        """Other shares for the Shadows that serve and stay."""
+        """Change the shares of the Shadows that serve and stay."""
         ending = {action.id for action in level.released}
-        changed = changes(self.known, self.bodies, [shadow for shadow in self.observation.shadows if shadow.id not in ending])
+        changed = changes(self.knowledge, self.bodies, [shadow for shadow in self.observation.shadows if shadow.id not in ending])
         reasons = [level.reason] * bool(level.reason) + [f"{many(len(changed), 'Shadow')} with other shares"] * bool(changed)
         return replace(level, changed=changed, reason="; ".join(reasons))
 
     def _rate_rps(self, body: Instance, shadows: Sequence[Instance]) -> float:
-        return self.known.rates.rate_rps(body.cores, sharing(self.known, self.options, body, shadows))
+        return self.knowledge.rates.rate_rps(body.cores, sharing(self.knowledge, self.options, body, shadows))
 
     def _over(self, rate_rps: float, rate_max_rps: float) -> bool:
         """R_burst > γ·R_max."""
@@ -474,12 +476,12 @@ class Tick:
             if isinstance(chosen, Pairing):
                 self._take(body, chosen, capacity)
                 created.append(CreateShadow(body.id, chosen.pair))
-                reasons.append(_shadow_reason(self.known, body, chosen))
+                reasons.append(_shadow_reason(self.knowledge, body, chosen))
             else:
                 capacity.take(body.node, chosen.cores - body.cores)
                 resized.append(Resize(body.id, chosen.cores))
                 reasons.append(f"{body.id} grows from {many(body.cores, 'core')} to {chosen}")
-            rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
+            rate_max_rps += chosen.rate_rps - self.knowledge.rates.rate_rps(body.cores)
         if not reasons:
             rate_max_rps = self._give_more(rate_rps, rate_max_rps, capacity, (created, reasons))
         need = f"{demand.reason}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
@@ -491,29 +493,31 @@ class Tick:
         return LayerLevel(tuple(created), resized=tuple(resized), reason=reason)
 
     def _best_help(self, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | Configuration | None:
-        """A Shadow or more cores, by `burst_cores`. An enlarged Body may get further cores, and no Shadow.
+        """Choose a Shadow or more cores, by `burst_cores`. An enlarged Body may get further cores, and no Shadow.
 
         A Body that was refused cores gets a Shadow if one helps: the burst does not wait for a second refusal.
         """
         by = self.options.burst_cores
         shadow = None if by == "resize" or body.id in self.grown else self.best_pairing(body, rate_rps, capacity)
-        larger = None if by == "shadow" else best_growth(self.known, self.options, body, rate_rps, capacity)
+        larger = None if by == "shadow" else best_growth(self.knowledge, self.options, body, rate_rps, capacity)
         if shadow is None or larger is None or body.id in self.refused:
             return shadow or larger
-        return larger if larger.efficiency >= pair_efficiency(self.known, body, shadow) else shadow
+        return larger if larger.efficiency >= pair_efficiency(self.knowledge, body, shadow) else shadow
 
     def _give_more(
-        self, rate_rps: float, rate_max_rps: float, capacity: FreeCapacity, given: tuple[list[CreateShadow], list[str]]
+        self, rate_rps: float, rate_max_rps: float, capacity: FreeCapacity, chosen_shadows: tuple[list[CreateShadow], list[str]]
     ) -> float:
         """Add at most one further Shadow to each Body that has some, fewest Shadows first. Returns the new R_max."""
         helped, most = shadows_of(self.observation.shadows), self.options.max_shadows
         able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
-        created, reasons = given
+        created, reasons = chosen_shadows
         for body in sorted(able, key=lambda body: (len(helped[body.id]), -body.cores, body.id)):
             if not self._over(rate_rps, rate_max_rps):
                 break
-            pair = sharing(self.known, self.options, body, helped[body.id])
-            further = None if pair is None else further_shadow(Burst(self.known, self.options, rate_rps, capacity), body, pair)
+            pair = sharing(self.knowledge, self.options, body, helped[body.id])
+            further = (
+                None if pair is None else further_shadow(Burst(self.knowledge, self.options, rate_rps, capacity), body, pair)
+            )
             if further is not None:
                 capacity.take_for_shadow(further.pair.node or body.node, further.pair.shadow_cores, further.memory_bytes)
                 rate_max_rps += further.gain_rps
@@ -523,7 +527,7 @@ class Tick:
         return rate_max_rps
 
     def _has(self, body: Instance) -> int:
-        """The number of its Shadows, including those that drain and one that is being promoted, which it may keep."""
+        """The number of a Body's Shadows, including those that drain and one that is being promoted, which it may keep."""
         # In any state: a Shadow that drains still occupies its place.
         their_cores = {
             instance.id
@@ -540,12 +544,12 @@ class Tick:
 
     def best_pairing(self, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | None:
         """Lines 6 to 23 for one Body."""
-        return best_pairing(self.known, self.options, body, rate_rps, capacity)
+        return best_pairing(self.knowledge, self.options, body, rate_rps, capacity)
 
     def _take(self, body: Instance, chosen: Pairing, capacity: FreeCapacity) -> None:
         """Reserve the capacity of a Shadow."""
         node = chosen.pair.node
-        memory_bytes = shadow_memory_bytes(self.known, self.options, chosen.parameter_bytes, elsewhere=node is not None)
+        memory_bytes = shadow_memory_bytes(self.knowledge, self.options, chosen.parameter_bytes, elsewhere=node is not None)
         capacity.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, peak_rps: float, rate_max_rps: float) -> LayerLevel:
@@ -569,7 +573,7 @@ class Tick:
 
     def _least_efficient_first(self) -> list[_AddedCapacity]:
         """Capacity that was added for a burst, lowest η first; of an enlarged Body and of a pair, η is that of the whole."""
-        rates, serving = self.known.rates, {body.id: body for body in self.bodies}
+        rates, serving = self.knowledge.rates, {body.id: body for body in self.bodies}
         added: list[_AddedCapacity] = []
         for name, shadows in shadows_of(self.observation.shadows).items():
             if name in serving:
@@ -578,12 +582,12 @@ class Tick:
             body = serving.get(name)
             if body is not None:
                 gain_rps = rates.rate_rps(body.cores) - rates.rate_rps(before)
-                added.append(_AddedCapacity(whole_efficiency(self.known, body, None), name, gain_rps, Resize(name, before)))
+                added.append(_AddedCapacity(whole_efficiency(self.knowledge, body, None), name, gain_rps, Resize(name, before)))
         return sorted(added, key=lambda entry: (entry.efficiency, entry.id))
 
     def _added_shadows(self, body: Instance, shadows: Sequence[Instance]) -> list[_AddedCapacity]:
         """A Body's Shadows by η; each counts with what the Body loses with it once the weaker ones have gone."""
-        pair = sharing(self.known, self.options, body, shadows)
+        pair = sharing(self.knowledge, self.options, body, shadows)
         assert pair is not None, "shadows_of has those whose work is known"
         judged = [(self._efficiency(body, pair, number), shadow.id, shadow) for number, shadow in enumerate(shadows)]
         unvisited, added = list(shadows), list[_AddedCapacity]()
@@ -595,8 +599,8 @@ class Tick:
 
     def _efficiency(self, body: Instance, pair: Pair, number: int) -> float:
         if self.options.burst_cores == "shadow":
-            return self.known.pairings.efficiency(body.cores, pair, number)
-        return whole_efficiency(self.known, body, pair)
+            return self.knowledge.pairings.efficiency(body.cores, pair, number)
+        return whole_efficiency(self.knowledge, body, pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,11 +613,11 @@ class _AddedCapacity:
     release: DestroyShadow | Resize
 
 
-def _shadow_reason(known: Knowledge, body: Instance, chosen: Pairing) -> str:
+def _shadow_reason(knowledge: Knowledge, body: Instance, chosen: Pairing) -> str:
     samples = chosen.pair.split[chosen.batch - 1]
-    alone = known.rates.body(body.cores)
+    alone = knowledge.rates.body(body.cores)
     alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
-    share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
+    share = chosen.parameter_bytes / knowledge.parameter_bytes if knowledge.parameter_bytes else 0.0
     what = f"a Shadow of {many(chosen.pair.shadow_cores, 'core')}{_place(chosen.pair)}"
     return (
         f"{body.id} ({many(body.cores, 'core')}) gets {what} with "

@@ -46,34 +46,34 @@ class Configuration:
         return f"{many(self.cores, 'core')} (b = {self.batch} in {self.latency_s * 1e3:.0f} ms, η {self.efficiency:.3g})"
 
 
-def configurations(known: Knowledge, rate_rps: float) -> tuple[Configuration, ...]:
+def configurations(knowledge: Knowledge, rate_rps: float) -> tuple[Configuration, ...]:
     """Lines 3 to 15 for every number of cores, the best η first: the next best is for when no node has room for the best.
 
     If no configuration meets the objective, the result is the quickest one for a batch of one.
     """
-    rates = known.rates
-    feasible = [best for cores in rates.cores if (best := best_batch(known, cores, rate_rps)) is not None]
+    rates = knowledge.rates
+    feasible = [best for cores in rates.cores if (best := best_batch(knowledge, cores, rate_rps)) is not None]
     if not feasible:
-        quickest = min(rates.cores, key=lambda cores: (_alone_s(known, cores), cores))
-        alone_s = _alone_s(known, quickest)
-        efficiency = known.efficiency.at(1, alone_s, quickest, known.parameter_bytes)
+        quickest = min(rates.cores, key=lambda cores: (_alone_s(knowledge, cores), cores))
+        alone_s = _alone_s(knowledge, quickest)
+        efficiency = knowledge.efficiency.at(1, alone_s, quickest, knowledge.parameter_bytes)
         return (Configuration(quickest, 1, alone_s, efficiency, rates.rate_rps(quickest)),)
     return tuple(sorted(feasible, key=lambda best: (-best.efficiency, best.cores)))
 
 
-def best_batch(known: Knowledge, cores: int, rate_rps: float) -> Configuration | None:
+def best_batch(knowledge: Knowledge, cores: int, rate_rps: float) -> Configuration | None:
     """The batch of highest η that fills and ends within the objective on these cores; None where none does.
 
     At rate 0 only a batch of one fills.
     """
-    body = known.rates.body(cores)
+    body = knowledge.rates.body(cores)
     if body is None:
         return None
     best: Configuration | None = None
     for batch, seconds in enumerate(body.latency_s, start=1):
-        if seconds <= 0.0 or filling_s(batch, rate_rps) + seconds > known.rates.slo_s:
+        if seconds <= 0.0 or filling_s(batch, rate_rps) + seconds > knowledge.rates.slo_s:
             continue
-        efficiency = known.efficiency.at(batch, seconds, cores, known.parameter_bytes)
+        efficiency = knowledge.efficiency.at(batch, seconds, cores, knowledge.parameter_bytes)
         if best is None or efficiency > best.efficiency:
             best = Configuration(cores, batch, seconds, efficiency, body.rate_rps)
     return best
@@ -86,17 +86,17 @@ def filling_s(batch: int, rate_rps: float) -> float:
     return (batch - 1) / rate_rps if rate_rps > 0 else math.inf
 
 
-def from_nothing(known: Knowledge, rate_rps: float, alpha: float) -> int:
+def from_nothing(knowledge: Knowledge, rate_rps: float, alpha: float) -> int:
     """The number of Bodies of c_best that the rate would need if there were none yet; at least one."""
-    each_rps = configurations(known, rate_rps)[0].rate_rps
+    each_rps = configurations(knowledge, rate_rps)[0].rate_rps
     return max(1, whole(rate_rps / (alpha * each_rps))) if each_rps > 0 else 1
 
 
 def scale_out(
-    known: Knowledge, options: Options, capacity: FreeCapacity, *, rate_rps: float, rate_max_rps: float, memory_bytes: int
+    knowledge: Knowledge, options: Options, capacity: FreeCapacity, *, rate_rps: float, rate_max_rps: float, memory_bytes: int
 ) -> list[CreateBody]:
     """Lines 16 to 18. Ends when R ≤ α·R_max, or when no node has room for any configuration."""
-    choices = configurations(known, rate_rps)
+    choices = configurations(knowledge, rate_rps)
     created: list[CreateBody] = []
     # Tolerates rounding errors of the sum, so that equal rates create no further Body.
     while rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
@@ -109,12 +109,14 @@ def scale_out(
     return created
 
 
-def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
+def so_many_more(
+    knowledge: Knowledge, capacity: FreeCapacity, *, rate_rps: float, count: int, memory_bytes: int
+) -> list[CreateBody]:
     """`count` Bodies, whatever the rate: for a minimum, for an operator's number, or in place of Bodies that ended.
 
     A Body that fits no node is created without one: the platform chooses a node or refuses it.
     """
-    choices = configurations(known, rate_rps)
+    choices = configurations(knowledge, rate_rps)
     created: list[CreateBody] = []
     for _ in range(count):
         placed = _placed(choices, capacity, memory_bytes)
@@ -122,14 +124,14 @@ def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, c
     return created
 
 
-def least_efficient_first(known: Knowledge, bodies: Sequence[Instance], rate_rps: float) -> list[Instance]:
+def least_efficient_first(knowledge: Knowledge, bodies: Sequence[Instance], rate_rps: float) -> list[Instance]:
     """Line 20: the Bodies by η, the least first; of equal η those first whose end costs least."""
-    best = {cores: best_batch(known, cores, rate_rps) for cores in {body.cores for body in bodies}}
+    best = {cores: best_batch(knowledge, cores, rate_rps) for cores in {body.cores for body in bodies}}
     return sorted(bodies, key=lambda body: (_efficiency(best[body.cores]), *victim_order(body)))
 
 
 def scale_in(
-    known: Knowledge, options: Options, bodies: Sequence[Instance], rates_rps: Mapping[str, float], rate_rps: float
+    knowledge: Knowledge, options: Options, bodies: Sequence[Instance], rates_rps: Mapping[str, float], rate_rps: float
 ) -> list[Instance]:
     """Lines 19 to 28: the Bodies that end. `rates_rps` are those that the Bodies sustain, by id.
 
@@ -137,7 +139,7 @@ def scale_in(
     """
     kept_bodies = list(bodies)
     ended: list[Instance] = []
-    for victim in least_efficient_first(known, bodies, rate_rps):
+    for victim in least_efficient_first(knowledge, bodies, rate_rps):
         if rate_rps >= options.beta * math.fsum(rates_rps[body.id] for body in kept_bodies) or len(kept_bodies) == 1:
             break
         remaining = [body for body in kept_bodies if body is not victim]
@@ -162,8 +164,8 @@ def _placed(choices: Sequence[Configuration], capacity: FreeCapacity, memory_byt
     return None
 
 
-def _alone_s(known: Knowledge, cores: int) -> float:
-    body = known.rates.body(cores)
+def _alone_s(knowledge: Knowledge, cores: int) -> float:
+    body = knowledge.rates.body(cores)
     return body.latency_s[0] if body is not None else math.inf
 
 
@@ -172,19 +174,19 @@ def _efficiency(best: Configuration | None) -> float:
 
 
 def promotable(
-    known: Knowledge, options: Options, observation: Observation, rate_rps: float, memory_bytes: int
+    knowledge: Knowledge, options: Options, observation: Observation, rate_rps: float, memory_bytes: int
 ) -> list[Instance]:
     """The Shadows that can become Bodies now, the best first; no two count on the same memory. None without the option."""
     if not options.promotion:
         return []
-    least_rps = configurations(known, rate_rps)[0].rate_rps
+    least_rps = configurations(knowledge, rate_rps)[0].rate_rps
     serving = {body.id for body in observation.ready}
     able = [shadow for shadow in observation.shadows if shadow.state is InstanceState.READY and shadow.partner in serving]
     capacity = FreeCapacity(observation.nodes)
     shadows: list[Instance] = []
-    for shadow in sorted(able, key=lambda each: (-known.rates.rate_rps(each.cores), each.id)):
+    for shadow in sorted(able, key=lambda each: (-knowledge.rates.rate_rps(each.cores), each.id)):
         more_bytes = max(0, memory_bytes - shadow.memory_bytes)
-        if known.rates.rate_rps(shadow.cores) >= least_rps and capacity.memory_bytes(shadow.node) >= more_bytes:
+        if knowledge.rates.rate_rps(shadow.cores) >= least_rps and capacity.memory_bytes(shadow.node) >= more_bytes:
             capacity.take(shadow.node, 0, more_bytes)
             shadows.append(shadow)
     return shadows

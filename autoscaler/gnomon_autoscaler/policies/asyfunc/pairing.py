@@ -73,7 +73,7 @@ from gnomon_core.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class BlockSet:
-    """A set that a Shadow may hold."""
+    """A set of blocks that a Shadow may hold."""
 
     blocks: tuple[int, ...]
     runs: tuple[Run, ...]
@@ -86,23 +86,23 @@ def block_sets(layers: Layers, *, contiguous: bool = False) -> tuple[BlockSet, .
     order = _by_neighbour(layers, groups) if contiguous else _by_ratio(layers, groups)
     sets: list[BlockSet] = []
     chosen: list[int] = []
-    known: dict[tuple[int, int], Run] = {}
+    made_runs: dict[tuple[int, int], Run] = {}
     for group in order:
         chosen += group
         blocks = tuple(sorted(chosen))
-        sets.append(BlockSet(blocks, _runs(layers, blocks, known), layers.parameter_bytes(blocks)))
+        sets.append(BlockSet(blocks, _runs(layers, blocks, made_runs), layers.parameter_bytes(blocks)))
     return tuple(sets)
 
 
-def _runs(layers: Layers, blocks: Sequence[int], known: dict[tuple[int, int], Run]) -> tuple[Run, ...]:
-    """`layers.runs(blocks)`; a run that an earlier set had is not worked out again."""
+def _runs(layers: Layers, blocks: Sequence[int], made_runs: dict[tuple[int, int], Run]) -> tuple[Run, ...]:
+    """`layers.runs(blocks)`; `made_runs` has the runs of earlier sets, which are not made again."""
     ends = [number for number, after in pairwise((*blocks, -1)) if after != number + 1]
     begins = [number for before, number in pairwise((-2, *blocks)) if number != before + 1]
     runs: list[Run] = []
     for first, last in zip(begins, ends, strict=True):
-        if (first, last) not in known:
-            known[first, last] = layers.runs(range(first, last + 1))[0]
-        runs.append(known[first, last])
+        if (first, last) not in made_runs:
+            made_runs[first, last] = layers.runs(range(first, last + 1))[0]
+        runs.append(made_runs[first, last])
     return tuple(runs)
 
 
@@ -271,7 +271,7 @@ class Rates:
         return computed
 
     def dealt(self, body_cores: int, pair: Pair) -> Pair:
-        """The same Shadows, with the shares that make each batch quickest."""
+        """The pair with the same Shadows, and the shares that make each batch quickest."""
         key = (body_cores, pair.cores, pair.blocks, pair.elsewhere)
         splits = self._splits.get(key)
         if splits is None:
@@ -351,7 +351,7 @@ class Pairings:
         return max([efficiency for _, _, efficiency in self.judged(body_cores, pair, number)], default=0.0)
 
     def judged(self, body_cores: int, pair: Pair, number: int = 0) -> list[tuple[int, float, float]]:
-        """Every timely batch in which this Shadow has a share: the batch, what it takes, and the Shadow's η in it."""
+        """Every timely batch in which this Shadow has a share: the batch, its seconds, and the Shadow's η in it."""
         sustained_rate = self._rates.pair(body_cores, pair)
         if sustained_rate is None:
             return []
@@ -402,12 +402,12 @@ class Pairings:
         ]
 
     def _judge(self, shadow_samples: int, seconds: float, gain_rps: float, cores: int, parameter_bytes: int) -> float:
-        """η of a Shadow that takes `there` samples of a batch of so many seconds and raises R_max by `gain_rps`."""
+        """η of a Shadow that takes `shadow_samples` of a batch of so many seconds and raises R_max by `gain_rps`."""
         rate_rps = gain_rps if self._options.gain else shadow_samples / seconds
         return self._efficiency.of_rate(rate_rps, cores, parameter_bytes)
 
     def _quickest(self, alone_s: tuple[float, ...], changes_s: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The split of each batch and what it takes then; 0 where no split gains anything."""
+        """The split of each batch and its seconds with that split; a split of 0 where none gains anything."""
         best = [(0.0, 0)] * len(alone_s)
         for (batch, shadow_samples), change_s in zip(self._cells, changes_s, strict=True):
             if change_s < best[batch - 1][0]:
@@ -477,7 +477,7 @@ class KnowledgeCache:
         return self.known(observation.profile, observation.settings)
 
     def known(self, profile: ModelProfile | None, settings: Settings) -> Knowledge | None:
-        """The same from a profile and settings."""
+        """The knowledge from a profile and settings; None as for `of`."""
         if profile is None:
             return None
         last = self._last

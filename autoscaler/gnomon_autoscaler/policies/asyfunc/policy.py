@@ -85,7 +85,7 @@ class Bodies:
 
     name: str
     options: Options
-    known: KnowledgeCache
+    knowledge: KnowledgeCache
     version: int = 1
 
     @property
@@ -100,51 +100,53 @@ class Bodies:
         decided_at_s, count = timestamp_in(memory, "decided_at_s"), count_in(memory, "count")
         if count is not None and within_period(decided_at_s, self.options.period_s, observation.now_s):
             return DesiredCount(count, f"{count} for this period", memory)
-        known = self.known.of(observation)
-        if known is None:
+        knowledge = self.knowledge.of(observation)
+        if knowledge is None:
             desired = Rate(self.name, self.options.period_s).desired_count(observation, {})
             text = f"{missing(observation)}; by the mean rate: {desired.reason}"
             return DesiredCount(max(1, desired.count), text, {"decided_at_s": observation.now_s, "count": max(1, desired.count)})
-        return self._decide(observation, known, memory)
+        return self._decide(observation, knowledge, memory)
 
-    def _decide(self, observation: Observation, known: Knowledge, memory: Memory) -> DesiredCount:
+    def _decide(self, observation: Observation, knowledge: Knowledge, memory: Memory) -> DesiredCount:
         rate_rps = mean_rps(observation, self.options)
-        ideal = from_nothing(known, rate_rps, self.options.alpha)
+        ideal = from_nothing(knowledge, rate_rps, self.options.alpha)
         count = count_in(memory, "count")
         if count is not None and count != len(observation.live) and ideal == count_in(memory, "ideal"):
             text = f"{rate_rps:.2f} rps in {self.options.period_s:g} s still deserve {count}"
         else:
-            count, text = self._counted(observation, known, rate_rps)
+            count, text = self._counted(observation, knowledge, rate_rps)
         return DesiredCount(count, text, {"decided_at_s": observation.now_s, "count": count, "ideal": ideal})
 
-    def _counted(self, observation: Observation, known: Knowledge, rate_rps: float) -> tuple[int, str]:
+    def _counted(self, observation: Observation, knowledge: Knowledge, rate_rps: float) -> tuple[int, str]:
         options, live = self.options, len(observation.live)
-        rates_rps = sustained_rps(known, observation, observation.live, shadows_count=options.shadows_count)
+        rates_rps = sustained_rps(knowledge, observation, observation.live, shadows_count=options.shadows_count)
         rate_max_rps = math.fsum(rates_rps.values())
-        slow = " (no number of cores meets the SLO)" if known.rates.out_of_reach else ""
+        slow = " (no number of cores meets the SLO)" if knowledge.rates.out_of_reach else ""
         text = f"{rate_rps:.2f} rps in {options.period_s:g} s, R_max {rate_max_rps:.2f}{slow}"
         if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
             memory_bytes = body_memory_bytes(observation)
             promoted = 0
-            for shadow in promotable(known, options, observation, rate_rps, memory_bytes):
+            for shadow in promotable(knowledge, options, observation, rate_rps, memory_bytes):
                 if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
-                    rate_max_rps += known.rates.rate_rps(shadow.cores)
+                    rate_max_rps += knowledge.rates.rate_rps(shadow.cores)
                     promoted += 1
             created = scale_out(
-                known,
+                knowledge,
                 options,
                 FreeCapacity(observation.nodes),
                 rate_rps=rate_rps,
                 rate_max_rps=rate_max_rps,
                 memory_bytes=memory_bytes,
             )
-            best = configurations(known, rate_rps)[0]
+            best = configurations(knowledge, rate_rps)[0]
             full = "" if created or promoted else ", but no node has room"
             shadows = f"{many(promoted, 'Shadow')} as Body, " if promoted else ""
-            reason = f"{text}: above α = {options.alpha:g}, {shadows}{len(created)} more of {best} at κ = {known.kappa:.3g}{full}"
+            reason = (
+                f"{text}: above α = {options.alpha:g}, {shadows}{len(created)} more of {best} at κ = {knowledge.kappa:.3g}{full}"
+            )
             return max(1, live + promoted + len(created)), reason
         if rate_rps < options.beta * rate_max_rps:
-            ended = scale_in(known, options, observation.live, rates_rps, rate_rps)
+            ended = scale_in(knowledge, options, observation.live, rates_rps, rate_rps)
             needed = "" if ended else ", but each is needed"
             return max(1, live - len(ended)), f"{text}: below β = {options.beta:g}, {len(ended)} fewer{needed}"
         if live > 1 and not rate_rps and not rate_max_rps:
@@ -168,12 +170,12 @@ def mean_rps(observation: Observation, options: Options) -> float:
 
 
 def sustained_rps(
-    known: Knowledge, observation: Observation, bodies: Sequence[Instance], *, shadows_count: bool
+    knowledge: Knowledge, observation: Observation, bodies: Sequence[Instance], *, shadows_count: bool
 ) -> dict[str, float]:
     """R_max of each of these Bodies by its id; with the Shadow that it has or is about to have, where Shadows count."""
     helped = shadows_of(observation.shadows) if shadows_count else {}
     pairs = {name: together([shadow.pair for shadow in shadows if shadow.pair is not None]) for name, shadows in helped.items()}
-    return {body.id: known.rates.rate_rps(body.cores, pairs.get(body.id)) for body in bodies}
+    return {body.id: knowledge.rates.rate_rps(body.cores, pairs.get(body.id)) for body in bodies}
 
 
 def body_memory_bytes(observation: Observation) -> int:
@@ -185,7 +187,7 @@ VERSION = 1
 
 
 class AsyFunc:
-    """Both levels of scaling around one model's profile."""
+    """The scaling policy: both levels of AsyFunc, around one model's profile."""
 
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
@@ -198,14 +200,14 @@ class AsyFunc:
         self._bodies = standard(Bodies(name, options, self._known))
 
     def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """Bodies, Shadows and, without adaptive scheduling, the buffer plan."""
+        """Decide on Bodies, Shadows and, without adaptive scheduling, the buffer plan."""
         memory = memory_of(state, self.name, VERSION)
         growths = growths_in(memory, observation)
         steady = observation if self.options.shadows_count else with_former_cores(observation, cores_before(growths))
         desired = self._bodies.desired_count(steady, inner_memory(memory))
-        known = self._known.of(observation)
+        knowledge = self._known.of(observation)
         remembered: dict[str, StateValue] = {"inner": desired.memory}
-        if known is None:
+        if knowledge is None:
             ends: tuple[Action, ...] = (
                 *(DestroyShadow(shadow.id) for shadow in observation.shadows),
                 *resizes_back(cores_before(growths)),
@@ -214,13 +216,13 @@ class AsyFunc:
             decision = Decision(ends + towards, desired.reason, desired.count)
             return decision, PolicyState(self.name, VERSION, remembered)
         capacity = FreeCapacity(observation.nodes)
-        bodies = self._towards(desired.count, steady, known, capacity)
+        bodies = self._towards(desired.count, steady, knowledge, capacity)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
         # A promoted Shadow helps its Body no more, so layer-level scaling must count it as a Body already.
         after = as_bodies(observation, [action.id for action in bodies if isinstance(action, PromoteShadow)])
-        layers = self._layers(after, known, ending, capacity, growths)
+        layers = self._layers(after, knowledge, ending, capacity, growths)
         remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, observation, ending)) else {}
-        plan = self._plan(observation, known, memory, remembered)
+        plan = self._plan(observation, knowledge, memory, remembered)
         changes: tuple[Action, ...] = (
             *own_cores(observation),
             *layers.released,
@@ -235,27 +237,32 @@ class AsyFunc:
         reason = "; ".join(text for text in (desired.reason, layers.reason, alone) if text)
         return Decision(actions, reason, desired.count), PolicyState(self.name, VERSION, remembered)
 
-    def _towards(self, count: int, observation: Observation, known: Knowledge, capacity: FreeCapacity) -> tuple[Action, ...]:
+    def _towards(self, count: int, observation: Observation, knowledge: Knowledge, capacity: FreeCapacity) -> tuple[Action, ...]:
         """Actions that bring the number of Bodies to `count`, in the sizes and order of model-level scaling."""
         rate_rps, surplus = mean_rps(observation, self.options), len(observation.live) - count
         if surplus <= 0:
             if not surplus:
                 return ()
             memory_bytes = body_memory_bytes(observation)
-            risen = promotable(known, self.options, observation, rate_rps, memory_bytes)[:-surplus]
+            risen = promotable(knowledge, self.options, observation, rate_rps, memory_bytes)[:-surplus]
             for shadow in risen:
                 capacity.take(shadow.node, 0, max(0, memory_bytes - shadow.memory_bytes))
             missing = -surplus - len(risen)
-            created = so_many_more(known, capacity, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
+            created = so_many_more(knowledge, capacity, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
             return (*(PromoteShadow(shadow.id) for shadow in risen), *created)
-        rates_rps = sustained_rps(known, observation, observation.live, shadows_count=self.options.shadows_count)
-        victims = scale_in(known, self.options, observation.live, rates_rps, rate_rps)
+        rates_rps = sustained_rps(knowledge, observation, observation.live, shadows_count=self.options.shadows_count)
+        victims = scale_in(knowledge, self.options, observation.live, rates_rps, rate_rps)
         # Bounds or an operator may want fewer Bodies than Algorithm 1 would end: further victims follow in the same order.
-        survivors = [body for body in least_efficient_first(known, observation.live, rate_rps) if body not in victims]
+        survivors = [body for body in least_efficient_first(knowledge, observation.live, rate_rps) if body not in victims]
         return tuple(DestroyBody(victim.id) for victim in (*victims, *survivors)[:surplus])
 
     def _layers(
-        self, observation: Observation, known: Knowledge, ending: set[str], capacity: FreeCapacity, growths: Mapping[str, Growth]
+        self,
+        observation: Observation,
+        knowledge: Knowledge,
+        ending: set[str],
+        capacity: FreeCapacity,
+        growths: Mapping[str, Growth],
     ) -> LayerLevel:
         live_growths = {name: growth for name, growth in growths.items() if name not in ending}
         if not self.options.layers:
@@ -266,12 +273,12 @@ class AsyFunc:
         late, in_vain = overdue(live_growths, observation), refused_growths(live_growths, observation)
         waited = {action.id for action in late} | returning(live_growths, observation) | in_vain
         grown = {name: before for name, before in cores_before(live_growths).items() if name not in waited}
-        level = Tick(known, self.options, observation, with_pending_cores(serving), grown, in_vain).scale(capacity)
+        level = Tick(knowledge, self.options, observation, with_pending_cores(serving), grown, in_vain).scale(capacity)
         text = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
         return replace(level, resized=(*late, *level.resized), reason="; ".join(sentence for sentence in text if sentence))
 
     def _plan(
-        self, observation: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
+        self, observation: Observation, knowledge: Knowledge, memory: Memory, remembered: dict[str, StateValue]
     ) -> tuple[SetBufferPlan, ...]:
         """The plan without adaptive scheduling, B = b_best and T = t_SLO − t_l(c_best, b_best); repeated until in force."""
         if self.options.adaptive:
@@ -282,8 +289,8 @@ class AsyFunc:
             timestamp_in(memory, "wait_s"),
         )
         if batch is None or wait_s is None or not within_period(planned_at_s, self.options.period_s, observation.now_s):
-            best = configurations(known, mean_rps(observation, self.options))[0]
-            planned_at_s, batch, wait_s = observation.now_s, best.batch, max(0.0, known.rates.slo_s - best.latency_s)
+            best = configurations(knowledge, mean_rps(observation, self.options))[0]
+            planned_at_s, batch, wait_s = observation.now_s, best.batch, max(0.0, knowledge.rates.slo_s - best.latency_s)
         remembered |= {"planned_at_s": planned_at_s, "batch": batch, "wait_s": wait_s}
         plan = SetBufferPlan(batch, wait_s)
         return () if plan == observation.plan else (plan,)
@@ -297,12 +304,12 @@ def _needs_of_bursts(options: Options) -> frozenset[str]:
 
 
 def asyfunc(settings: Settings) -> AsyFunc:
-    """Both levels of scaling, adaptive scheduling."""
+    """Make `asyfunc`: both levels of scaling, with adaptive scheduling."""
     return AsyFunc("asyfunc", _checked(asyfunc_options(settings)))
 
 
 def ablated(settings: Settings) -> AsyFunc:
-    """`asyfunc-`: without layer-level scaling, as its section 7.2 speaks of it, or as `gnomon/ablation` says."""
+    """Make `asyfunc-`: without layer-level scaling, as in section 7.2, or without the part that `gnomon/ablation` names."""
     return AsyFunc("asyfunc-", _checked(ablated_options(settings)))
 
 

@@ -59,7 +59,7 @@ WORTH_A_CHANGE = 0.1
 """The saving from which instances change their size: until all have changed, both sizes are paid."""
 RULE = ChangeRule()
 LOADED = (np.fft, np.ma)
-"""numpy imports these when they are first used, which would be within the second of a process's first plan."""
+"""Parts of numpy that are imported here, and not at their first use, within the second of a process's first plan."""
 
 __all__ = ["RULE", "Change", "ChangeRule", "CusumState", "Planned", "Reference", "Task", "plan_for", "watch"]
 
@@ -108,7 +108,7 @@ class Task:
 
     @property
     def timeouts_s(self) -> tuple[float, ...]:
-        """T, from short to long."""
+        """The timeouts T to try in seconds, ascending."""
         provisioned = self.memory_mb is None
         count = TIMEOUTS if provisioned else CALLED_TIMEOUTS
         shares = [(step / count) ** (2 if provisioned else 1) for step in range(1, count + 1)]
@@ -246,7 +246,7 @@ def _chosen(parts: Sequence[Landscape], task: Task, most: int) -> tuple[Choice, 
 
 
 def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
-    """The cheapest of those that meet the SLO and fit the nodes; what instances are now, unless others save a tenth.
+    """The cheapest choice that meets the SLO and fits the nodes; the present size, unless another saves a tenth.
 
     And why the others lost, in words.
     """
@@ -268,7 +268,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
 
 
 def _why_not(other: Choice, best: Choice, task: Task) -> str:
-    """Why a number of cores was not chosen."""
+    """The reason why a size was not chosen."""
     plan, name = other.plan, other.plan.size.name
     if _cores(plan, task) > task.cluster_cores:
         total_instances = (plan.instances or 1) * task.queues

@@ -37,7 +37,7 @@ from gnomon_core.settings import Settings
 MOVED = 0.1
 """The relative change of service times from which a new plan is made."""
 MOST_KNOWN = 1024
-"""The `longest` of plans that were stored without one: larger than any batch, so that these plans stay valid."""
+"""The `longest` of plans that were stored without one: above any batch, so that these plans stay valid."""
 
 
 @dataclass(frozen=True, slots=True)

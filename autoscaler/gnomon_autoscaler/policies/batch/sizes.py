@@ -70,16 +70,16 @@ def measured(observation: Observation) -> Mapping[int, tuple[float, ...]]:
 
 def towards_memory(count: int, memory_mb: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of this memory size."""
-    right = [instance for instance in observation.live if mb_of(instance) == memory_mb]
+    of_size = [instance for instance in observation.live if mb_of(instance) == memory_mb]
     others = sorted((instance for instance in observation.live if mb_of(instance) != memory_mb), key=victim_order)
-    serving = sum(instance.state is InstanceState.READY for instance in right)
-    missing = max(0, count - len(right))
+    serving = sum(instance.state is InstanceState.READY for instance in of_size)
+    missing = max(0, count - len(of_size))
     # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
     ending = others[: max(0, len(others) - max(0, count - serving))]
     places = min(observation.settings.scale.max - len(observation.live) + len(ending), _places(observation))
-    if others and missing and not ending and places <= 0 and serving == len(right):
+    if others and missing and not ending and places <= 0 and serving == len(of_size):
         ending = others[:1]
-    ending += sorted(right, key=victim_order)[: max(0, len(right) - count)]
+    ending += sorted(of_size, key=victim_order)[: max(0, len(of_size) - count)]
     # Without others that could free capacity, request the missing ones anyway: the platform's refusal says why.
     created = min(missing, max(0, places)) if others else missing
     create = CreateBody(observation.settings.cores, None, memory_mb)
@@ -153,41 +153,43 @@ def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
     others = sorted((instance for instance in observation.live if instance.given_cores != cores), key=victim_order)
     if not others:
         return actions_towards(count, observation)
-    right = [instance for instance in observation.live if instance.given_cores == cores]
-    missing = max(0, count - len(right))
+    of_size = [instance for instance in observation.live if instance.given_cores == cores]
+    missing = max(0, count - len(of_size))
     if not missing:
         serving = sum(instance.cores == instance.given_cores == cores for instance in observation.ready)
-        ending = [*others, *sorted(right, key=victim_order)[: len(right) - count]] if serving >= min(count, len(right)) else []
+        ending = (
+            [*others, *sorted(of_size, key=victim_order)[: len(of_size) - count]] if serving >= min(count, len(of_size)) else []
+        )
         return tuple(DestroyBody(instance.id) for instance in ending)
     capacity = FreeCapacity(observation.nodes)
     ready = [instance for instance in others if instance.state is InstanceState.READY]
     resized = _resized(ready, missing, cores, capacity)
-    left = [instance for instance in others if all(action.id != instance.id for action in resized)]
-    created = creations(missing - len(resized), cores, observation, capacity) if not left else ()
-    if left and len(resized) < missing:
+    unchanged = [instance for instance in others if all(action.id != instance.id for action in resized)]
+    created = creations(missing - len(resized), cores, observation, capacity) if not unchanged else ()
+    if unchanged and len(resized) < missing:
         # No capacity is left: end some serving instances that will not be needed, to free it.
         surplus = max(0, len(observation.ready) - count)
-        return (*resized, *(DestroyBody(instance.id) for instance in _victims_for_growth(left, surplus, cores, capacity)))
+        return (*resized, *(DestroyBody(instance.id) for instance in _victims_for_growth(unchanged, surplus, cores, capacity)))
     return (*resized, *created)
 
 
-def _resized(others: list[Instance], most: int, cores: int, capacity: FreeCapacity) -> tuple[Resize, ...]:
+def _resized(others: list[Instance], limit: int, cores: int, capacity: FreeCapacity) -> tuple[Resize, ...]:
     """Resizes in place to `cores`, where the node has the cores; instances that shrink go first, to free cores for others."""
     resizes: list[Resize] = []
     for instance in sorted(others, key=lambda instance: instance.given_cores < cores):
         additional_cores = cores - instance.given_cores
-        if len(resizes) < most and additional_cores <= capacity.cores(instance.node):
+        if len(resizes) < limit and additional_cores <= capacity.cores(instance.node):
             capacity.take(instance.node, additional_cores)
             resizes.append(Resize(instance.id, cores))
     return tuple(resizes)
 
 
-def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
+def _victims_for_growth(instances: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
     """The surplus instances whose end frees the cores by which another instance on their node can grow."""
-    for grown in reversed(left):
+    for grown in reversed(instances):
         lacking = cores - grown.given_cores - capacity.cores(grown.node)
         ending: list[Instance] = []
-        for instance in left:
+        for instance in instances:
             if lacking > 0 and instance is not grown and instance.node == grown.node and len(ending) < surplus:
                 ending.append(instance)
                 lacking -= instance.given_cores

@@ -32,5 +32,5 @@ class Options:
     shadows: bool = True
 
     def without(self, names: tuple[str, ...]) -> Options:
-        """These options without the named mechanisms."""
+        """Return the options with the named mechanisms disabled."""
         return replace(self, **dict.fromkeys(names, False))

@@ -88,7 +88,7 @@ FIRST_LOAD_S = 1.0
 CONCURRENCY_S = 6.0
 """The window by which Bodies are counted while no latency is known."""
 ANY_RPS = NEVER_S = 1e18
-"""More than any rate and later than any time: JSON has no infinity."""
+"""Infinite rate and time in the policy's memory: JSON has no infinity."""
 GOLDEN = 0.6180339887498949
 ALIKE = 0.1
 """The share by which a measured time may change before the rule is replayed again."""
@@ -151,7 +151,7 @@ class Bodies:
         return self._followed(observation, speed, rule, remembered)
 
     def _keep_s(self, observation: Observation, memory: Memory, rule: Rule) -> float:
-        """For how long a rule is followed without a replay; twice as long as before where the least Bodies are enough again."""
+        """Seconds for which a rule is followed without a replay; twice the last ones where the least Bodies are enough again."""
         kept_s, before, least = timestamp_in(memory, "keep_s"), _rule_in(memory), _least_rule(observation)
         if kept_s is None or before is None or not (before.decides_as(least) and rule.decides_as(least)):
             return self.options.keep_s

@@ -44,12 +44,12 @@ Counts = npt.NDArray[np.int64]
 FACTORS = (0.9, 1.1, 1.3, 1.6, 2.0)
 HOLDS_S = (1.0, 4.0, 12.0)
 FEW = 4096
-"""Requests of a window that are replayed one by one."""
+"""The number of requests of a window up to which each is replayed by itself."""
 ROWS = 4
-"""Rows of the columns of such a window: more leave more of them empty, fewer make more columns."""
+"""Rows of the columns of such a window: with more rows more are empty, with fewer there are more columns."""
 MOST_PARTS = 16
 RESOLUTION = 3.0
-"""Parts of what the objective leaves for waiting."""
+"""The number of parts into which the time that the objective leaves for waiting is divided."""
 SECOND_S = 1.0
 _GOLDEN = 0.6180339887498949
 ROUNDING = 1e-9
@@ -71,7 +71,7 @@ class Rule:
     shadows: bool = False
 
     def decides_as(self, other: Rule) -> bool:
-        """Return whether both want the same of the same load."""
+        """Return whether both rules want the same number of Bodies for the same load."""
         mine, others = ((rule.floor, rule.factor, rule.hold_s, rule.shadows) for rule in (self, other))
         return mine == others
 
@@ -154,7 +154,7 @@ class Window:
 
     @cached_property
     def halfway(self) -> Vector:
-        """The same, to the middle of a point that stands for several requests."""
+        """The arrivals before the middle of each point, which may stand for several requests, (rows, columns)."""
         halfway: Vector = self.before + np.maximum(0.0, self.weights - 1.0) / 2
         return halfway
 
@@ -225,7 +225,7 @@ def _noise(bins: int, parts: int) -> Vector:
 
 
 def _down(operation: np.ufunc, rows: Vector) -> Vector:
-    """Each row with those above it, in place: a third of the time of the operation's `accumulate` along columns."""
+    """Accumulate rows downwards, in place: a third of the time of the operation's `accumulate` along columns."""
     for row in range(1, len(rows)):
         operation(rows[row - 1], rows[row], out=rows[row])
     return rows
@@ -281,7 +281,7 @@ class _Answers:
 
     @staticmethod
     def of(counts: Counts, speed: Speed, bin_s: float, load_s: float) -> _Answers:
-        """By the numbers that are wanted, each of which serves a load time later."""
+        """The throughput by the wanted numbers of Bodies, each of which serves a load time later."""
         whole, part = divmod(load_s / bin_s, 1.0)
         soon = serving(counts, int(whole))
         later = serving(soon, 1)
@@ -392,7 +392,7 @@ class _Reaction:
 
     @property
     def is_most(self) -> bool:
-        """Whether no other reaction wants more."""
+        """Return whether no other reaction wants more Bodies."""
         return self.factor == FACTORS[-1] and self.hold_s == HOLDS_S[-1]
 
     def wants_no_more_than(self, other: _Reaction) -> bool:
@@ -412,7 +412,7 @@ class _Replays:
     help: Help | None = None
 
     def none(self) -> _Reaction:
-        """No reaction: the floor alone."""
+        """The reaction of a rule without one: the floor alone."""
         bins = len(self.recent.arrivals)
         return _Reaction(0.0, 0.0, np.zeros(bins, dtype=np.int64), self.least, _Answers(np.zeros(bins), np.zeros(bins), 0.0))
 

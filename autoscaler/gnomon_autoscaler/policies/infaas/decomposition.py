@@ -22,7 +22,7 @@ from gnomon_autoscaler.policies.infaas.problem import Problem
 Vector = npt.NDArray[np.float64]
 
 ROUNDS = 40
-"""Most linear programs that are solved for prices."""
+"""The most linear programs that are solved for prices."""
 PENALTY = 5.0
 """The price of more of a resource than there is, as a multiple of the cost without bounds."""
 NEAR = 0.001

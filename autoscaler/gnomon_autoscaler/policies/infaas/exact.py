@@ -69,7 +69,7 @@ def solve(observation: ApplicationObservation, options: Options | None = None) -
 
 
 class _Cheapest(NamedTuple):
-    """Instances, how far their cost may be from the least, and how they were found."""
+    """A solution: instances, the largest gap between their cost and the least, and the method that found them."""
 
     instances: Sequence[int]
     gap: float

@@ -29,7 +29,7 @@ Decide = Callable[[ApplicationObservation, StateT], tuple[ScalingPlan, StateT]]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The least number of instances of a variant, until then."""
+    """The least number of instances of a variant, until `until_s`."""
 
     instances: int
     until_s: float

@@ -69,7 +69,7 @@ class Problem:
         # A demand that accepts few members is served first: a later one has alternatives.
         self.strictest_first = sorted(range(len(self.demands)), key=lambda index: len(self.accepted[index]))
         self.rates_rps = tuple(self._rates(index) for index in range(len(self.demands)))
-        """For each demand, the rate of one instance of each member that it accepts."""
+        """The rate of one instance of each member that a demand accepts, by demand and member."""
         self.running = [member.running for member in self.members]
         self.capacity = observation.capacity
         # For each member, the needs of one instance of the bounded resource types.
@@ -159,7 +159,7 @@ class _Flow:
         self._problem = problem
         self._spare = {member: float(count) for member, count in enumerate(instances) if count}
         self._served: dict[int, dict[int, float]] = {member: {} for member in self._spare}
-        """For each member, the instances that each demand uses."""
+        """The instances that each demand uses, by member and demand."""
         self._accepted = [[member for member in accepted if member in self._spare] for accepted in problem.accepted]
 
     def unmet_rps(self) -> tuple[float, ...]:

@@ -33,7 +33,7 @@ from functools import lru_cache
 STEPS = 20
 """Halvings of the interval in which the served load lies."""
 TERMS = 60
-"""Most terms of the sum."""
+"""The most terms of the sum."""
 SHORT_WAIT = 3.0
 """The sum is computed for waits below so many times a batch; for longer ones Kingman's bound is the better one."""
 NEGLIGIBLE = 1e-3

@@ -62,7 +62,7 @@ def decide(workers: Sequence[WorkerObservation], options: WorkerOptions | None =
 
 
 def _strained(kind: str, workers: Sequence[WorkerObservation], options: WorkerOptions) -> str:
-    """Why the kind needs another worker; empty where it does not."""
+    """The reason why the kind needs another worker; empty if it needs none."""
     for resource in sorted({resource for worker in workers for resource in worker.utilization}):
         used = [worker.utilization[resource] for worker in workers if resource in worker.utilization]
         if min(used) > options.threshold:
