@@ -12,7 +12,7 @@ from gnomon_coordinator.server import Server
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 MAX_WAITING = 100_000
-"""Messages for the supervisor or the platform, which are trusted and never stop reading for long."""
+"""The most messages in the outbox to the supervisor or the platform, which are trusted and never stop reading for long."""
 
 
 def main(arguments: list[str]) -> int:

@@ -18,10 +18,10 @@ from typing import Any
 from gnomon_core import packets
 
 MAX_WAITING = 64
-"""Messages in an outbox. An instance that reads between two batches gets a handful for each change of its pair."""
+"""The most messages in an instance's outbox. An instance reads between batches; each change of its pair takes a handful."""
 BURST = 200
 PER_SECOND = 50.0
-"""Token bucket for the messages of an instance."""
+"""The most messages of an instance per second, by a token bucket."""
 
 
 class LinkBrokenError(ConnectionError):

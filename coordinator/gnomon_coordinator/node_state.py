@@ -19,7 +19,7 @@ from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
 from gnomon_core.blocks import Layers
 
 EMPTY_S = 20.0
-"""How long a container may take to say that it is ready."""
+"""Seconds within which a container must report that it is ready."""
 
 Arguments = ParamSpec("Arguments")
 
@@ -48,7 +48,7 @@ class NodeState:
         self._effects: list[Effect] = []
         self.lifecycle = ShadowLifecycle(self.table, self._effects, self.pool, epoch)
         self._forking: set[str] = set()
-        """Containers for the pool that have been asked for and are not there yet."""
+        """Containers for the pool whose fork was requested and has not been reported yet."""
         self._silent_until_s: dict[str, float] = {}
         self._reported_pool = 0
 
@@ -79,7 +79,7 @@ class NodeState:
         self._effects.append(Send(instance_id, {"do": "hello"}))
 
     def promoted(self, instance_id: str) -> None:
-        """A Shadow has become a Body."""
+        """Record that a Shadow has become a Body."""
         self.lifecycle.promoted(instance_id)
 
     def gone(self, instance_id: str, now_s: float) -> None:
@@ -227,7 +227,7 @@ class NodeState:
             self.lifecycle.change(shadow, change.applied_to(shadow.task), now_s)
 
     def remote_body_connected(self, shadow_id: str, connection: Descriptors) -> None:
-        """A Body of another node has connected to this Shadow."""
+        """Hand the connection of a Body on another node to its Shadow."""
         shadow = self._shadow(shadow_id)
         ready = (State.AWAITING_BODY, State.PAIRED, State.ADDING_BLOCKS)
         if shadow is not None and shadow.task is not None and shadow.task.afar and shadow.state in ready:
@@ -253,7 +253,7 @@ class NodeState:
 
     @contained
     def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:
-        """The shared memory of a pair could not be made."""
+        """Handle a pair whose shared memory could not be made."""
         shadow = self._shadow(shadow_id)
         if shadow is not None:
             self.lifecycle.end(shadow, reason, now_s)

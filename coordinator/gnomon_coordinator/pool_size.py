@@ -42,7 +42,7 @@ class PoolSize:
         self._failures, self._due_s = 0, now_s
 
     def taken(self, now_s: float) -> None:
-        """A container has become a Shadow, or a fork was asked for directly."""
+        """Count a container that has become a Shadow, or a fork that was requested directly."""
         self._due_s = max(self._due_s, now_s + REFILL_AFTER_S)
         self._forget(now_s)
         self._recent_s.append(now_s)
@@ -52,11 +52,11 @@ class PoolSize:
             self._burst, self._until_s = len(self._recent_s), now_s + REMEMBERED_S
 
     def filled(self) -> None:
-        """A container has become ready."""
+        """Record that a container has become ready."""
         self._failures = 0
 
     def failed(self, now_s: float) -> None:
-        """A container has ended before it was ready, or could not be made."""
+        """Record that a container has ended before it was ready, or could not be made."""
         backoff_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
         self._due_s = max(self._due_s, now_s + backoff_s)

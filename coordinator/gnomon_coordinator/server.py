@@ -61,7 +61,7 @@ class Server:
         self._layers = LayerFiles()
         self._zygote = ""
         self._adopting = True
-        """The supervisor has not handed over every instance yet."""
+        """True until the supervisor has handed over every instance."""
 
     def serve(self) -> None:
         """Run until the supervisor closes its end."""

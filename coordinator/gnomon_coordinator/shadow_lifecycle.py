@@ -48,7 +48,7 @@ from gnomon_core.shared_memory import buffer_sizes
 MAX_CONTAINERS = 3
 """Containers that are tried for one Shadow."""
 CLAIM_S = 10.0
-"""After a restart, how long a Body keeps a Shadow on another node that the platform has not requested yet."""
+"""Seconds after a restart for which a Body keeps a Shadow on another node that the platform has not requested yet."""
 UNPAIR_AT_ONCE_BYTES = 128 << 20
 """Weights of this size load in some tens of milliseconds: less than the Body's current batch takes."""
 REMEMBERED_ENDS = 256
@@ -70,9 +70,9 @@ class ShadowLifecycle:
         self._assigned: dict[str, Shadow] = {}
         """Containers that have become Shadows which have not registered yet."""
         self._reports: dict[str, dict[str, PairReport]] = {}
-        """By Body and Shadow: the pairs that a Body has reported when it introduced itself, until they are taken up or ended."""
+        """The pairs that Bodies reported when they introduced themselves, until adopted or ended; by Body and Shadow."""
         self._unclaimed_until_s: dict[tuple[str, str], float] = {}
-        """By Body and Shadow: a reported pair with a Shadow on another node that the platform has not requested yet."""
+        """The deadline of each reported pair whose Shadow on another node was not requested yet, by Body and Shadow."""
         self._ended_remotely: deque[str] = deque(maxlen=REMEMBERED_ENDS)
         """Shadows on other nodes that have ended here. A request for one may still be on its way: after a restart it is
         repeated."""
@@ -222,7 +222,7 @@ class ShadowLifecycle:
         if body is None or body.kind is not Kind.BODY:
             return f"there is no Body {task.body}"
         if body.status is Status.BARRED:
-            return f"{task.body} does not keep to the protocol"
+            return f"{task.body} has broken the protocol"
         if not _accepts(body, task.shadow):
             return f"{task.body} has {MAX_SHADOWS} Shadows already"
         return ""
@@ -237,13 +237,13 @@ class ShadowLifecycle:
             self._load_found_container(shadow, shadow.task, now_s)
 
     def _accept_claim(self, shadow: Shadow, task: Task, now_s: float) -> None:
-        """A Shadow that was found loaded is requested: by the Body that it names, with blocks that the model has."""
+        """Accept the request for a Shadow that was found loaded, if it names the same Body and the model has its blocks."""
         assert shadow.layers is not None
         if shadow.claimed_body != task.body:
             self.end(shadow, f"it belongs to {shadow.claimed_body}", now_s)
             return
         if shadow.loaded and shadow.loaded[-1] >= len(shadow.layers.blocks):
-            reason = f"it says that it holds block {shadow.loaded[-1]} of {len(shadow.layers.blocks)}"
+            reason = f"it reports block {shadow.loaded[-1]} of {len(shadow.layers.blocks)}"
             self.protocol_broken(shadow, reason, now_s)
             return
         if task.afar:
@@ -272,7 +272,7 @@ class ShadowLifecycle:
         return container
 
     def container_found(self, container: str, now_s: float) -> bool:
-        """A container has been forked. Returns whether it was forked for a Shadow."""
+        """Assign a forked container to the Shadow that it was forked for. Returns whether there is one."""
         shadow = self._forking.pop(container, None)
         if shadow is not None:
             with self.contain_faults():
@@ -281,7 +281,7 @@ class ShadowLifecycle:
         return shadow is not None
 
     def container_gone(self, container: str, now_s: float) -> bool:
-        """A container has ended. Returns whether it was to become a Shadow, which then gets another container."""
+        """Handle the end of a container. Returns whether it was to become a Shadow, which then gets another container."""
         shadow = self._forking.pop(container, None)
         if shadow is None:
             shadow = self._assigned.pop(container, None)
@@ -347,21 +347,21 @@ class ShadowLifecycle:
         self._enter(shadow, State.FOUND, now_s)
 
     def is_empty(self, shadow: Shadow, now_s: float) -> None:
-        """The process is a container that an earlier coordinator assigned, and that was never told to load."""
+        """Record that the process is a container which an earlier coordinator assigned, and never told to load."""
         if shadow.state is State.FOUND:
             shadow.container = shadow.id
             self._enter(shadow, State.UNCLAIMED, now_s)
             self._resume(shadow, now_s)
 
     def registered(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """The Shadow has loaded its blocks.
+        """Record that the Shadow has loaded its blocks.
 
         Raises:
             BadMessageError: the report differs from the task.
 
         """
         if message.shadow != shadow.id:
-            raise BadMessageError(f"it says that it is {message.shadow}")
+            raise BadMessageError(f"it registered as {message.shadow}")
         if shadow.state is State.LOADING:
             self._loaded(shadow, message, now_s)
         elif shadow.state is State.FOUND:
@@ -390,7 +390,7 @@ class ShadowLifecycle:
         self._resume(shadow, now_s)
 
     def shadow_changed(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """The Shadow holds other blocks now.
+        """Record that the Shadow holds other blocks now.
 
         Raises:
             BadMessageError: the blocks differ from the requested ones.
@@ -410,21 +410,21 @@ class ShadowLifecycle:
             self._switch_body(shadow, now_s)
 
     def shadow_joined(self, shadow: Shadow, now_s: float) -> None:
-        """The Shadow has its pair's buffers, or the connection of a Body on another node: then the pair is complete here."""
+        """Record that the Shadow has its pair's buffers, or the connection of a Body on another node: the pair is complete."""
         shadow.has_buffers = True
         if shadow.state is State.AWAITING_BODY and shadow.task is not None and shadow.task.afar:
             self._enter(shadow, State.PAIRED, now_s)
             self._advance(shadow, now_s)
 
     def shadow_left(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """The Shadow reports that its Body has disconnected. For a pair on this node the Body's own message counts instead."""
+        """Handle a Shadow's report that its Body has disconnected. For a pair on this node the Body's own message counts."""
         if shadow.task is None:
             shadow.has_buffers = False
         elif shadow.task.afar:
             self.end(shadow, message.reason or "its Body has gone", now_s)
 
     def shadow_complete(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """The Shadow holds the whole model."""
+        """Record that the Shadow holds the whole model."""
         if shadow.state is not State.COMPLETING:
             return
         self._notify("complete", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
@@ -449,17 +449,17 @@ class ShadowLifecycle:
                 self._advance(shadow, now_s)
 
     def body_paired(self, shadow: Shadow, now_s: float) -> None:
-        """The Body uses the buffers that it was given."""
+        """Record that the Body uses the buffers that it was given."""
         if shadow.state is State.CONNECTING:
             self._pair_active(shadow, now_s)
 
     def body_changed(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """The Body offloads other blocks now, or other shares."""
+        """Record that the Body offloads other blocks now, or other shares."""
         if shadow.state is State.SWITCHING_BODY and shadow.active is not None and message.blocks == shadow.active.blocks:
             self._pair_active(shadow, now_s)
 
     def body_unpaired(self, shadow: Shadow, reason: str, now_s: float) -> None:
-        """The Body works without this Shadow, on request or by itself."""
+        """Record that the Body works without this Shadow, on request or by itself."""
         if shadow.state is State.RELEASING_BUFFERS:
             self._buffers_released(shadow, now_s)
         elif not self.outlives_body(shadow, reason, now_s):
@@ -477,7 +477,7 @@ class ShadowLifecycle:
     # Pairs
 
     def remote_body_connected(self, shadow: Shadow, connection: Descriptors) -> None:
-        """A Body of another node has connected. The Shadow answers it, or closes the connection."""
+        """Hand the connection of a Body on another node to the Shadow, which answers it or closes the connection."""
         assert shadow.task is not None
         assert shadow.layers is not None
         join = protocol.join(shadow.task, buffer_sizes(shadow.layers, shadow.task.max_batch))
@@ -511,7 +511,7 @@ class ShadowLifecycle:
             self._add_blocks(shadow, now_s)
 
     def _connect(self, shadow: Shadow, now_s: float) -> None:
-        """Give both sides buffers. The Body has none of this pair."""
+        """Give both sides buffers. The Body must have no buffers of this pair."""
         assert shadow.active is not None
         assert shadow.layers is not None
         shadow.buffer_bytes = buffer_sizes(shadow.layers, shadow.active.max_batch)
@@ -530,7 +530,7 @@ class ShadowLifecycle:
         self._effects.append(Send(shadow.task.body, protocol.unpair(shadow.id)))
 
     def _buffers_released(self, shadow: Shadow, now_s: float) -> None:
-        """The Body has no buffers of this pair any more, and can be given others."""
+        """Give the Body other buffers, now that it has released those of this pair."""
         assert shadow.active is not None
         self._reports.get(shadow.active.body, {}).pop(shadow.id, None)
         if set(shadow.active.blocks) <= set(shadow.loaded):
@@ -575,7 +575,7 @@ class ShadowLifecycle:
             self._effects.append(Send(shadow.active.body, protocol.change_body(shadow.active)))
 
     def _pair_active(self, shadow: Shadow, now_s: float) -> None:
-        """The Body has applied the change. Last step of a change: the Shadow drops the old blocks."""
+        """Last step of a change, which the Body has applied: the Shadow drops the old blocks."""
         assert shadow.active is not None
         shadow.connected = True
         self.table.link(shadow.active.body, shadow.id, shadow.active.blocks, shadow.active.split)
@@ -612,7 +612,7 @@ class ShadowLifecycle:
         self._effects.append(Send(shadow.id, {"do": "serve", "shadow": shadow.id}))
 
     def promoted(self, shadow_id: str) -> None:
-        """The supervisor confirms that a Shadow has become a Body."""
+        """Handle the supervisor's confirmation that a Shadow has become a Body."""
         row, shadow = self.table.get(shadow_id), self.shadows.get(shadow_id)
         if row is None or row.kind is not Kind.SHADOW:
             return
@@ -645,14 +645,14 @@ class ShadowLifecycle:
             self._stop(shadow, now_s)
 
     def protocol_broken(self, shadow: Shadow, reason: str, now_s: float) -> None:
-        """A Shadow breaks the protocol, or does not read its messages: close its link and kill it."""
+        """Close the link of a Shadow that breaks the protocol or does not read its messages, and kill it."""
         self._effects.append(Close(shadow.id))
         self.end(shadow, reason, now_s)
         if shadow.id in self.shadows:
             self._kill(shadow, now_s)
 
     def body_gone(self, body: Record, now_s: float) -> None:
-        """A Body has ended: its Shadows end as well, except those that are being promoted."""
+        """End the Shadows of a Body that has ended, except those that are being promoted."""
         self._reports.pop(body.id, None)
         for shadow in self.shadows_of(body):
             with self.contain_faults():
@@ -672,7 +672,7 @@ class ShadowLifecycle:
                     self.end(shadow, reason, now_s)
 
     def gone(self, shadow: Shadow) -> None:
-        """A Shadow's process has ended."""
+        """Handle the end of a Shadow's process."""
         body = self._body_of(shadow)
         known = body is not None and shadow.state in KNOWN_TO_BODY and body.status is not Status.BARRED
         bodies = {body.id} if body is not None and known else set()

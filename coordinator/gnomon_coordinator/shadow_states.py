@@ -140,7 +140,7 @@ class Shadow:
     state: State
     task: Task | None = None
     active: Task | None = None
-    """The task that the pair has been told of, or is being told of."""
+    """The task that the pair has, or is being sent."""
     layers: Layers | None = None
     launch_fds: Descriptors | None = None
     """The order and the log for its container, until it has registered."""
@@ -157,11 +157,11 @@ class Shadow:
     promotion_fds: Descriptors | None = None
     """The order and the channel of the Body that it is to become."""
     has_buffers: bool = False
-    """The Shadow says that it has a partner's buffers."""
+    """True if the Shadow has reported that it has a partner's buffers."""
     connected: bool = False
-    """The Body uses the Shadow."""
+    """True if the Body uses the Shadow."""
     reported_paired: bool = False
-    """The platform has been told that the Shadow works with its Body."""
+    """True if the platform was notified that the Shadow works with its Body."""
 
     def close_launch_fds(self) -> None:
         """Close the descriptors of the order and of the log."""

@@ -37,7 +37,7 @@ class Status(StrEnum):
     """A Body that works alone, a container that can be loaded, or a Shadow that has registered."""
     LOADING = "loading"
     PAIRING = "pairing"
-    """Both sides have been told to pair, and the Body has not confirmed it."""
+    """A Body or Shadow that was told to pair, before the Body has confirmed it."""
     PAIRED = "paired"
     ENDING = "ending"
     BARRED = "barred"

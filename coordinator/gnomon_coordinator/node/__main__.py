@@ -35,36 +35,36 @@ def settings_from(arguments: list[str]) -> Settings:
     parser.add_argument("--containers", type=int, default=1, help="empty containers in reserve")
     parser.add_argument("--most", type=int, default=4, help="and after bursts")
     parser.add_argument("--stay", type=float, default=0.0, help="seconds that it goes on for pods that end with it, at most")
-    found = parser.parse_args(arguments)
-    if not found.node:
+    options = parser.parse_args(arguments)
+    if not options.node:
         parser.error("the node has no name: set NODE_NAME from spec.nodeName")
     tls = token = None
     try:
-        if found.tls_certificate is not None:
+        if options.tls_certificate is not None:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            tls.load_cert_chain(found.tls_certificate, found.tls_key)
+            tls.load_cert_chain(options.tls_certificate, options.tls_key)
     except OSError as error:
-        parser.error(f"--tls-certificate {found.tls_certificate}, --tls-key {found.tls_key}: {error}")
+        parser.error(f"--tls-certificate {options.tls_certificate}, --tls-key {options.tls_key}: {error}")
     try:
-        if found.token_file is not None:
-            token = found.token_file.read_text(encoding="utf-8").strip()
+        if options.token_file is not None:
+            token = options.token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        parser.error(f"--token-file {found.token_file}: {error}")
+        parser.error(f"--token-file {options.token_file}: {error}")
     if token == "":
-        parser.error(f"--token-file {found.token_file} is empty: write the coordinators' token into it")
+        parser.error(f"--token-file {options.token_file} is empty: write the coordinators' token into it")
     return Settings(
-        found.node,
-        found.kubelet,
-        found.pool,
-        found.models,
-        found.host,
-        found.port,
-        found.pair_port,
+        options.node,
+        options.kubelet,
+        options.pool,
+        options.models,
+        options.host,
+        options.port,
+        options.pair_port,
         token,
-        found.containers,
-        found.most,
+        options.containers,
+        options.most,
         tls,
-        found.stay,
+        options.stay,
     )
 
 
@@ -76,7 +76,7 @@ def _port(text: str) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Until SIGTERM, and until the pods that end with us have gone."""
+    """Run the agent until SIGTERM, and until the pods that end with this one have gone."""
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)

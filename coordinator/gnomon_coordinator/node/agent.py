@@ -35,9 +35,9 @@ from gnomon_core.errors import GnomonError
 
 KUBELET = Path("/var/lib/kubelet")
 END_S = 2.0
-"""How long requests under way on the platform's port may take when the process is told to end."""
+"""Seconds that requests in flight on the platform's port may take after SIGTERM."""
 CHECK_S = 0.25
-"""How often it checks whether the pods that end have gone."""
+"""Seconds between checks whether the terminating pods have gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Settings:
     most: int = 4
     tls: ssl.SSLContext | None = None
     stay_s: float = 0.0
-    """How long it goes on, at most, for the pods that end when it is told to."""
+    """The most seconds that the agent keeps serving terminating pods after SIGTERM."""
 
     @property
     def state(self) -> Path:
@@ -65,8 +65,8 @@ class Settings:
 
 
 SETTLED_S = 40.0
-"""Without any change so long, pods are taken to stay. Knative lets a pod drain for half a minute before its Body hevents of
-it."""
+"""Seconds without any change after which pods count as staying. Knative lets a pod drain for half a minute before its Body is
+told."""
 
 
 class ExitDelay:
@@ -95,16 +95,16 @@ class ExitDelay:
 
     def may_exit(self, now_s: float, volumes: Collection[str], bodies: Collection[str]) -> bool:
         """True if the agent may exit, by the uids of pods with a `volumes` entry and of pods with a connected Body."""
-        seen = frozenset(volumes), frozenset(bodies)
-        if seen != self._seen:
-            self._seen, self._changed_s = seen, now_s
+        observed = frozenset(volumes), frozenset(bodies)
+        if observed != self._seen:
+            self._seen, self._changed_s = observed, now_s
         if not volumes or now_s >= self._until_s:
             return True
-        return seen[0] <= seen[1] and now_s - self._changed_s >= self._settled_s
+        return observed[0] <= observed[1] and now_s - self._changed_s >= self._settled_s
 
 
 class Agent:
-    """Made and used on an event loop."""
+    """The agent of a node. Made and used on an event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -55,7 +55,7 @@ class NodeApi:
         self._token = token
 
     def application(self) -> web.Application:
-        """Every route but those in `OPEN` needs the token, where there is one."""
+        """Make the application. Every route but those in `OPEN` needs the token, where there is one."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -82,7 +82,9 @@ class NodeApi:
         if self._token is not None and not hmac.compare_digest(
             header.encode("utf-8", "surrogateescape"), f"Bearer {self._token}".encode()
         ):
-            raise GnomonError(401, "bad_token", "This is for Gnomon's controller.", "Send its token.")
+            raise GnomonError(
+                401, "bad_token", "The token is missing or wrong.", "Send the token that this node's coordinator was given."
+            )
 
     async def _get_state(self, request: web.Request) -> web.Response:
         seen = request.query.get("incarnation", ""), _integer(request.query.get("version", "0"))
@@ -150,7 +152,7 @@ class ChangeFeed:
         self._closed = False
 
     def changed(self) -> None:
-        """The state has changed."""
+        """Increment the version, and answer the requests that wait for a newer state."""
         self.version += 1
         self._event.set()
         self._event = asyncio.Event()
@@ -201,7 +203,7 @@ class Epochs:
         """
         if epoch < self.newest:
             text = f"This order is of epoch {epoch}; the node has obeyed {self.newest}."
-            raise GnomonError(409, "stale_epoch", text, "Another controller leads by now.")
+            raise GnomonError(409, "stale_epoch", text, "Another controller leads now.")
         if epoch > self.newest:
             replace_file(self._file, str(epoch), durable=True)
             self.newest = epoch

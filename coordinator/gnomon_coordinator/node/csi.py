@@ -31,7 +31,7 @@ from gnomon_coordinator.node.volumes import NAME, RefusedError, Volumes
 REGISTRATION, IDENTITY, NODE = "pluginregistration.Registration", "csi.v1.Identity", "csi.v1.Node"
 THREADS = 4
 TIMEOUT_S = 30.0
-"""The kubelet itself gives up after two minutes."""
+"""Seconds for a request of the kubelet, which itself gives up after two minutes."""
 END_S = 1.0
 
 _LOG = logging.getLogger("gnomon.node")

@@ -106,14 +106,14 @@ class PairListener:
         """
         first, *lines = head.partition(_END)[0].decode("latin-1").split("\r\n")
         if first.split(" ")[:2] != ["GET", PAIR_PATH]:
-            raise GnomonError(404, "not_found", "Here is nothing but the way to this node's Shadows.")
+            raise GnomonError(404, "not_found", f"This port has only the route {PAIR_PATH}.")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         scheme, _, token = headers.get("authorization", "").partition(" ")
         shadow = self._shadows.of_token(token) if scheme == "Bearer" else None
         if shadow is None:
-            raise GnomonError(401, "bad_token", "This is for the Bodies of this node's Shadows.", "Send your Shadow's token.")
+            raise GnomonError(401, "bad_token", "The token is that of no Shadow on this node.", "Send the Shadow's token.")
         if headers.get("upgrade") != PAIR_PROTOCOL:
-            raise GnomonError(426, "upgrade_required", f"This is for Bodies: it needs an upgrade to {PAIR_PROTOCOL}.")
+            raise GnomonError(426, "upgrade_required", f"The connection must be upgraded to {PAIR_PROTOCOL}.")
         return shadow
 
 

@@ -65,10 +65,10 @@ class Acceptor:
 
 SOCKET = "coordination.sock"
 _FOR_ALL = 0o666
-"""A function's container runs as any user; access to the folder decides who can connect."""
+"""Mode of the socket: a function's container runs as any user; access to the folder decides who can connect."""
 _WAITING = 4
 LISTEN_RETRY_S = 0.1
-"""A Body connects once. Another process in its pod may connect ten times a second, at no cost to the node's other pods."""
+"""Pause in seconds after a connection: a Body connects once, and another process of its pod at most ten times a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,13 +58,13 @@ class Pool:
         self._coordinator: CoordinatorClient | None = None
         self._python = ""
         self._environment: Mapping[str, str] = {}
-        """Of what computes in the container, whose libraries are not ours."""
+        """The environment of processes in the pool's container, whose libraries are not ours."""
         self._starts = 0
-        """Of zygotes, in all pools: what is told of an earlier one does not mean the newest."""
+        """The number of zygotes started, in all pools: events about an earlier zygote are ignored."""
         self._pause: asyncio.TimerHandle | None = None
-        """Before the next zygote."""
+        """The timer of the back-off before the next zygote."""
         self._epoch = 0
-        """Of the newest coordinator: Bodies outlive the pool, and obey no older one."""
+        """The epoch of the newest coordinator: Bodies outlive the pool, and obey no older coordinator."""
         self._ended = asyncio.Event()
         self._lost = asyncio.Event()
         self.warm = False

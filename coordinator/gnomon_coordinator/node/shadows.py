@@ -34,7 +34,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
 
 MAX_GONE = 200
-"""Shadows that have gone are kept until the platform has seen it, the newest ones at most."""
+"""The most ended Shadows that are kept until the platform has seen their end; the oldest are dropped first."""
 _LOG = logging.getLogger("gnomon.node")
 
 
@@ -108,11 +108,13 @@ class NodeShadows:
             GnomonError: 409 `no_such_body`, 409 `shadow_exists`, 503 `no_pool`, 503 `no_capacity`.
 
         """
-        known = self._shadows.get(request.shadow)
-        if known is not None:
-            if known.request.pod_uid != request.pod_uid or known.state is State.GONE:
-                raise GnomonError(409, "shadow_exists", f"{request.shadow} is another Shadow's name here.", "Choose another.")
-            return known
+        existing = self._shadows.get(request.shadow)
+        if existing is not None:
+            if existing.request.pod_uid != request.pod_uid or existing.state is State.GONE:
+                raise GnomonError(
+                    409, "shadow_exists", f"{request.shadow} is the name of another Shadow on this node.", "Choose another."
+                )
+            return existing
         body = self._body_of(request)
         if not self._pool.coordinated or not (self._pool.warm or request.way is not None):
             raise GnomonError(503, "no_pool", "This node's pool is not ready.", "Try again in a moment.")
@@ -321,16 +323,16 @@ class ShadowRequest:
         )
 
     def changed(self, document: Mapping[str, Any]) -> ShadowRequest:
-        """The same Shadow with another task. Raises BadMessageError."""
+        """Return the request with another task. Raises BadMessageError."""
         memory_bytes = _claimed(document, self.memory_bytes)
         return replace(self, change=read_change({**document, "cpus": []}), memory_bytes=memory_bytes)
 
     def create(self, body: str, cpus: tuple[int, ...], models: Path) -> dict[str, Any]:
         """The request as a message to the node's coordinator."""
-        about = {"do": "create", "zygote": ZYGOTE, "shadow": self.shadow, "body": body, "join": [], "afar": self.afar}
+        message = {"do": "create", "zygote": ZYGOTE, "shadow": self.shadow, "body": body, "join": [], "afar": self.afar}
         if self.way is not None:
-            about |= {"url": self.way.url, "token": self.way.token}
-        return about | self._options(models) | {"max_batch": self.max_batch} | self.task(cpus)
+            message |= {"url": self.way.url, "token": self.way.token}
+        return message | self._options(models) | {"max_batch": self.max_batch} | self.task(cpus)
 
     def task(self, cpus: tuple[int, ...]) -> dict[str, Any]:
         """The task that the Shadow does for its Body, on these CPUs."""

@@ -101,7 +101,7 @@ NAME = "node.gnomon"
 POD_KEY = "csi.storage.k8s.io/"
 EPHEMERAL_KEY = POD_KEY + "ephemeral"
 FUNCTION_KEY = "gnomon/function"
-"""In the attributes of a pod's volume: the function that it is a part of, as our pod template says it."""
+"""Attribute of a pod's volume with the pod's function, as our pod template sets it."""
 
 
 _LOG = logging.getLogger("gnomon.node")
@@ -109,7 +109,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _FOLDER_MODE = 0o755
-"""A container that runs as any user must reach its socket; only root may write."""
+"""Mode of a volume's folder: a container that runs as any user must reach its socket; only root may write."""
 
 
 class RefusedError(Exception):
@@ -126,7 +126,7 @@ class Volume:
 
     id: str
     pod: Pod
-    where: tuple[str, ...]
+    path_parts: tuple[str, ...]
 
 
 class Volumes:
@@ -167,12 +167,12 @@ class Volumes:
 
         """
         volume = self._requested(request)
-        known = self._volumes.get(volume.id)
-        if known is not None and known != volume:
-            raise RefusedError("ALREADY_EXISTS", f"volume {volume.id} is published for pod {known.pod.uid}, elsewhere")
+        published = self._volumes.get(volume.id)
+        if published is not None and published != volume:
+            raise RefusedError("ALREADY_EXISTS", f"volume {volume.id} is published for pod {published.pod.uid}, elsewhere")
         try:
             # The kubelet repeats the call until it succeeds, and after its own restart: a socket in use must not be replaced.
-            if known is None or not self._is_published(volume):
+            if published is None or not self._is_published(volume):
                 self._record(volume)
                 self._open(volume, new=True)
         except OSError as error:
@@ -187,17 +187,17 @@ class Volumes:
             RefusedError: the path is none of a pod's volumes, or the folder cannot be removed.
 
         """
-        where = self._where(request.volume_id, request.target_path)
-        known = self._volumes.get(request.volume_id)
-        if known is not None and known.where != where:
-            raise RefusedError("INVALID_ARGUMENT", f"volume {known.id} is published elsewhere")
+        path_parts = self._path_parts(request.volume_id, request.target_path)
+        published = self._volumes.get(request.volume_id)
+        if published is not None and published.path_parts != path_parts:
+            raise RefusedError("INVALID_ARGUMENT", f"volume {published.id} is published elsewhere")
         # The socket before the folder: no connection may be accepted for a pod that is said to be gone.
         self._close_socket(request.volume_id)
-        if known is not None:
-            self._removed_pod(known.pod)
+        if published is not None:
+            self._removed_pod(published.pod)
         try:
-            with opened(self._pods, where[:-1]) as parent:
-                removed(parent, where[-1])
+            with opened(self._pods, path_parts[:-1]) as parent:
+                removed(parent, path_parts[-1])
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -212,7 +212,7 @@ class Volumes:
     # Requests
 
     def _requested(self, request: NodePublishVolumeRequest) -> Volume:
-        where = self._where(request.volume_id, request.target_path)
+        path_parts = self._path_parts(request.volume_id, request.target_path)
         context = request.volume_context
         if request.volume_capability.HasField("block"):
             raise RefusedError("INVALID_ARGUMENT", "this volume is a folder, not a device")
@@ -221,36 +221,36 @@ class Volumes:
         uid, namespace, name = (context.get(f"{POD_KEY}pod.{what}", "") for what in ("uid", "namespace", "name"))
         if not (_UID.fullmatch(uid) and _NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
             raise RefusedError("INVALID_ARGUMENT", "the pod is not named: the CSIDriver needs podInfoOnMount: true")
-        if where[0] != uid:
-            raise RefusedError("INVALID_ARGUMENT", f"the path is pod {where[0]}'s, the volume pod {uid}'s")
+        if path_parts[0] != uid:
+            raise RefusedError("INVALID_ARGUMENT", f"the path is pod {path_parts[0]}'s, the volume pod {uid}'s")
         function = context.get(FUNCTION_KEY, "")
-        return Volume(request.volume_id, Pod(uid, namespace, name, function if _NAME.fullmatch(function) else ""), where)
+        return Volume(request.volume_id, Pod(uid, namespace, name, function if _NAME.fullmatch(function) else ""), path_parts)
 
-    def _where(self, volume_id: str, target: str) -> tuple[str, ...]:
-        """UID, volumes, kubernetes.io~csi, NAME, mount: below the folder of all pods, and nothing else."""
+    def _path_parts(self, volume_id: str, target: str) -> tuple[str, ...]:
+        """Return the path below the folder of all pods: UID, volumes, kubernetes.io~csi, NAME, mount, and nothing else."""
         if not _ID.fullmatch(volume_id):
-            raise RefusedError("INVALID_ARGUMENT", "the volume's id is none")
+            raise RefusedError("INVALID_ARGUMENT", "the volume's id is invalid")
         root = f"{self._pods}/"
         parts = target.removeprefix(root).rstrip("/").split("/") if target.startswith(root) else []
         match parts:
             case [uid, "volumes", "kubernetes.io~csi", name, "mount"] if _UID.fullmatch(uid) and _NAME.fullmatch(name):
                 return tuple(parts)
-        raise RefusedError("INVALID_ARGUMENT", f"{target[:300]!r} is no place of a pod's volume below {self._pods}")
+        raise RefusedError("INVALID_ARGUMENT", f"{target[:300]!r} is not the path of a pod's volume below {self._pods}")
 
     # Folders, sockets and records
 
     def _open(self, volume: Volume, *, new: bool) -> None:
         self._close_socket(volume.id)
-        with opened(self._pods, volume.where[:-1]) as parent:
+        with opened(self._pods, volume.path_parts[:-1]) as parent:
             if not new:  # raises OSError if the kubelet removed the folder while no coordinator ran
-                with opened(self._pods, volume.where):
+                with opened(self._pods, volume.path_parts):
                     pass
-            with made(parent, volume.where[-1], _FOLDER_MODE) as folder:
+            with made(parent, volume.path_parts[-1], _FOLDER_MODE) as folder:
                 self._sockets[volume.id] = PodSocket(volume.pod, folder, self._accepted)
 
     def _is_published(self, volume: Volume) -> bool:
         """True if its socket is open, and the folder in which it is still there."""
-        return volume.id in self._sockets and self._pods.joinpath(*volume.where).is_dir()
+        return volume.id in self._sockets and self._pods.joinpath(*volume.path_parts).is_dir()
 
     def _close_socket(self, volume_id: str) -> None:
         socket = self._sockets.pop(volume_id, None)
@@ -264,7 +264,7 @@ class Volumes:
             (self._state / f"{volume_id}.json").unlink()
 
     def _record(self, volume: Volume) -> None:
-        document = {"pod": asdict(volume.pod), "where": volume.where}
+        document = {"pod": asdict(volume.pod), "where": volume.path_parts}
         # A power failure ends the pods as well, and the kubelet publishes anew.
         replace_file(self._state / f"{volume.id}.json", json.dumps(document), durable=False)
 
@@ -272,8 +272,8 @@ class Volumes:
         try:
             document = json.loads(file.read_text(encoding="utf-8"))
             pod = Pod(**document["pod"])
-            where = self._where(file.stem, "/".join([str(self._pods), *document["where"]]))
+            path_parts = self._path_parts(file.stem, "/".join([str(self._pods), *document["where"]]))
         except (ValueError, KeyError, TypeError, OSError, RefusedError) as error:
             _LOG.warning("the invalid volume record %s is ignored: %s", file.name, error)
             return None
-        return Volume(file.stem, pod, where)
+        return Volume(file.stem, pod, path_parts)

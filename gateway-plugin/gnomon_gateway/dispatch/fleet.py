@@ -260,7 +260,7 @@ class Workers:
             insort(self.idle, worker)
 
     def learn_usual_batch(self, worker: Worker, batch: Batch, left: int) -> None:
-        """Learn the policy's usual_batch batch size from a batch and the number of samples left waiting.
+        """Learn the policy's usual batch size from a batch and the number of samples left waiting.
 
         If the waiting samples would have filled a larger batch, this size is the policy's choice; otherwise it is a lower bound.
         """
