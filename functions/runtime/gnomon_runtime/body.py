@@ -94,7 +94,7 @@ class ModelApplication:
         return self.listen(Coordination(coordination))
 
     def listen(self, coordination: Coordination) -> IdleWork:
-        """The same over a socket on which orders have been taken before."""
+        """Carry out a coordinator's orders from a socket on which orders have been taken before."""
         self._pairing.listen(coordination)
         return self._pairing
 

@@ -33,7 +33,7 @@ from gnomon_runtime.application import load_function
 
 CHANNEL = 3
 OOM_SCORE = "500"
-"""When memory runs out, the kernel ends an instance and not the gateway."""
+"""The OOM score of instances: when memory runs out, the kernel ends an instance and not the gateway."""
 ADOPTION_S = 5.0
 START_FAILED = 1
 Steps = Generator[None, None, None]

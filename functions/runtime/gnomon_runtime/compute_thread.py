@@ -25,7 +25,7 @@ class ComputeThread:
     """A daemon thread that runs calls in order: the process's exit does not wait for the thread itself."""
 
     holds_more = False
-    """Always false: every waiting call is counted in the eventfd."""
+    """False: every waiting call is counted in the eventfd."""
 
     def __init__(self, name: str) -> None:
         self._waiting: deque[Callable[[], None]] = deque()

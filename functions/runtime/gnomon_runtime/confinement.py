@@ -174,4 +174,4 @@ def _call(number: int, *arguments: int | ctypes.c_char_p) -> int:
 
 
 _HERE: Final = program(_ARCHITECTURES[platform.machine()].audit) if platform.machine() in _ARCHITECTURES else b""
-"""Made once, by the zygote: its forks are instances that somebody waits for."""
+"""The filter's program, made once, by the zygote: requests wait for its forks."""

@@ -71,7 +71,7 @@ class CoordinatorLink:
             # Poll for its end only: messages are read between batches.
             poll.register(watched, 0)
             poll.poll()
-        log("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
+        log("The node's coordinator has disconnected. This Body keeps serving, and reconnects when there is one.")
         return time.monotonic() - started_s
 
     def _listen_on(self, connection: socket.socket) -> None:

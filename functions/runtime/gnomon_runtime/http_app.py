@@ -140,9 +140,9 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
     def pair() -> Response:
         check_batch_token(token, request.headers.get("Authorization", ""))
         if not service.serves_bodies:
-            raise GnomonError(404, "no_shadow", "This function is no Shadow.", "Ask the function gnomon-shadow.")
+            raise GnomonError(404, "no_shadow", "This function is not a Shadow.", "Ask the function gnomon-shadow.")
         if request.headers.get("Upgrade", "") != PAIR_PROTOCOL or CONNECTION not in request.environ:
-            raise GnomonError(426, "upgrade_required", f"This is for Bodies: it needs an upgrade to {PAIR_PROTOCOL}.")
+            raise GnomonError(426, "upgrade_required", f"The connection must be upgraded to {PAIR_PROTOCOL}.")
         return _Upgraded(service)
 
     @app.route("/", methods=METHODS, provide_automatic_options=False)
@@ -192,7 +192,9 @@ def _read_cores(data: bytes) -> int:
     except (WireError, ValueError) as error:
         raise bad_request("bad_frame", f"The body is no frame: {error}.", "Send one RESIZE frame.") from error
     if type(cores) is not int or not 1 <= cores <= MAX_CORES:
-        raise bad_request("bad_cores", "The body asks for no number of cores.", f"Send a RESIZE frame with 1 to {MAX_CORES}.")
+        raise bad_request(
+            "bad_cores", "The RESIZE frame has no valid number of cores.", f"Send a RESIZE frame with 1 to {MAX_CORES}."
+        )
     return cores
 
 

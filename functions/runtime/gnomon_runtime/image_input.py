@@ -21,7 +21,7 @@ from gnomon_core.errors import GnomonError, bad_request
 
 FORMATS = ("JPEG", "PNG")
 MAX_PIXELS = 50_000_000
-"""Of one picture: 150 MB decoded, more than any camera that sends a JPEG."""
+"""The most pixels of a picture: 150 MB decoded, more than any camera that sends a JPEG."""
 _DRAFT_MARGIN = 2
 """A JPEG is decoded no smaller than twice the network's input, so that the resize still averages over several pixels."""
 _INTERPOLATIONS = {
@@ -65,7 +65,9 @@ def read_image(body: bytes | memoryview, preprocess: Preprocess) -> npt.NDArray[
     try:
         square = _square(image, preprocess)
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise GnomonError(422, "broken_image", f"The image cannot be decoded: {str(error)[:200]}.", "Send it whole.") from error
+        raise GnomonError(
+            422, "broken_image", f"The image cannot be decoded: {str(error)[:200]}.", "Send the complete file."
+        ) from error
     pixels = (np.asarray(square, dtype=np.float32) - preprocess.mean) / preprocess.std
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -87,7 +89,7 @@ def _open(body: bytes | memoryview) -> Image.Image:
         raise _too_many() from None
     except (OSError, SyntaxError, ValueError) as error:
         raise GnomonError(
-            422, "broken_image", f"The image's header cannot be read: {str(error)[:200]}.", "Send it whole."
+            422, "broken_image", f"The image's header cannot be read: {str(error)[:200]}.", "Send the complete file."
         ) from error
     if image.width * image.height > MAX_PIXELS:
         raise _too_many()

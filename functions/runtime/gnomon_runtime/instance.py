@@ -41,7 +41,7 @@ from gnomon_runtime.application import Application, IdleWork
 
 FIRST_BUFFER_BYTES = 256 * 1024
 MAX_PARTS = 1000
-"""Below the kernel's bound of 1024 buffers for one gathering write."""
+"""The most buffers in one gathering write: below the kernel's bound of 1024."""
 
 
 class ChannelClosedError(ConnectionError):

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 _FOR_ALL = 0o666
-"""The folder is the pod's own; the two containers run as different users."""
+"""Mode of the socket: its folder is the pod's own, and the pod's two containers run as different users."""
 END_S = 10.0
 
 

@@ -37,7 +37,7 @@ MOST_OUTPUT_BYTES = 512 << 20
 OVERRAN = (408, "Killed process.")
 """As the watchdog answers for a program that takes longer than `exec_timeout`."""
 DEFAULT_DESTINATION = "https://google.com"
-"""Where theaxer/redirector sends a request when it is told nothing else."""
+"""The default destination of theaxer/redirector."""
 
 
 @dataclass(slots=True)

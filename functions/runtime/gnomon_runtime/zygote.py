@@ -30,7 +30,7 @@ from gnomon_runtime import child_init, linux
 from gnomon_runtime.child_init import Steps
 
 REFILL_AFTER_S = 0.15
-"""The next child is forked when no order has come for this long: the instance that just began needs the cores first, and a Shadow
+"""Seconds without an order after which the next child is forked: the instance that just began needs the cores first, and a Shadow
 has loaded by then."""
 PID_BYTES = 4
 Rehearsal = Callable[[], Steps]

@@ -24,7 +24,7 @@ from typing import Any
 from gnomon_core import packets
 
 MOST_CHARACTERS = 1000
-"""Of one problem with what a zygote imports."""
+"""The most characters of a message about a failed import of a zygote."""
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ def may_overwrite(target: Layout, result: Layout, operands: list[Layout], alive_
 
 
 _ELEMENT_BYTES = 8
-"""The widest element, since a size rule does not know the type."""
+"""Bytes of the widest element: a size rule does not know the type."""
 
 
 class CheckedRun:
@@ -341,7 +341,7 @@ class BoundOperation:
     clears: tuple[int, ...]
     pieces: int
     plain: bool
-    """Without keyword arguments."""
+    """True if the call has no keyword arguments."""
 
     def step(self, call: Callable[..., Any]) -> Step:
         """Return the operation as a step of a plan that executes `call`."""

@@ -22,7 +22,7 @@ from gnomon_runtime.engine.executor import PlannedOperations, bind
 from gnomon_runtime.engine.torch_support import Limits
 
 MAX_PLANS = 64
-"""Forms of input that a segment remembers at once: a peer that invents ever new ones only makes each run a first one."""
+"""The most forms of input whose plans a segment keeps: a peer that invents new forms only makes each run a first one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,12 @@ import torch
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # malloc.h
 _INT_MAX = 2**31 - 1
 _DECAY = (b"arenas.dirty_decay_ms", b"arenas.muzzy_decay_ms", b"arena.0.dirty_decay_ms", b"arena.0.muzzy_decay_ms")
-"""Of arenas to come, and of the one that is there."""
+"""jemalloc's decay times: of arenas to come, and of the one that exists."""
 _NEVER = -1
 
 
 def keep_freed_memory() -> bool:
-    """Turn it on for this process; False where the allocator is neither glibc's nor jemalloc."""
+    """Have this process's allocator keep freed memory; False where it is neither glibc's nor jemalloc."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallctl"):
         return _set_decay(library)

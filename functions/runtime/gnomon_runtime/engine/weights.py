@@ -91,7 +91,7 @@ def checked(name: str, tensor: Tensor | None, weight: Weight) -> Tensor:
 MAX_HEADER_BYTES = 100 << 20
 HUGE_BYTES = 2 << 20
 WHOLE_BYTES = 1 << 62
-"""A piece that is larger than any file."""
+"""Size of a piece that is larger than any file: everything is read in one step."""
 _LENGTH_BYTES = 8
 _POPULATE_READ = 22
 """MADV_POPULATE_READ, since Linux 5.14."""
@@ -152,7 +152,7 @@ class BlockWeights:
         deque(self.holding(names), maxlen=0)
 
     def holding(self, names: Iterable[str], piece_bytes: int = WHOLE_BYTES) -> Iterator[int]:
-        """The same in steps: each makes at most `piece_bytes` resident and yields the number. Tensors are held after the last.
+        """Hold these tensors in steps: each makes at most `piece_bytes` resident and yields the number. All are held at the end.
 
         The caller may do other work between two steps: the held tensors do not change until the last one.
         """

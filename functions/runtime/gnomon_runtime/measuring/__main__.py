@@ -40,7 +40,7 @@ MEASURES: Mapping[str, Callable[[Mapping[str, Any], Say], None]] = {
 
 
 def serve(control: socket.socket) -> None:
-    """Until the Profiler closes the socket."""
+    """Carry out orders, each in a fork of its own, until the Profiler closes the socket."""
     while True:
         try:
             order, _ = packets.receive(control)

@@ -106,11 +106,11 @@ def median_and_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 WARM_UP_RUNS = 2
-"""The first is checked and slow; the second is the first by the plan, and leaves the allocator with the memory that it needs."""
+"""Runs before a measurement: the first is checked and slow; the second follows the plan, and fills the allocator's memory."""
 
 
-def measure_latency(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-    """Measure each batch and say it as soon as it is done."""
+def measure_latency(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
+    """Measure each batch and report it as soon as it is done."""
     keep_freed_memory()
     pin(tuple(order["cpus"]))
     use_cores(int(order["cores"]))
@@ -121,7 +121,7 @@ def measure_latency(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     gc.freeze()
     for batch in order["batches"]:
         runs = _repeat(model, int(batch), ends, order)
-        say({"batch": batch} | summary(runs))
+        report({"batch": batch} | summary(runs))
 
 
 def read_layers(path: Path) -> Layers:
@@ -161,7 +161,7 @@ def _repeat(
     return runs
 
 
-def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_engines(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Compare each graph with the program and time all of them in turn, on one core.
 
     Order: `program`, `weights`, `graphs` (by engine with its precision, their files by name), `cpus`, `batches`, `repeats`,
@@ -200,10 +200,10 @@ def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
             answers[engine].setdefault("latency_s", {})[str(batch)] = median_s
             answers[engine]["spread"] = max(answers[engine].get("spread", 0.0), range_s / median_s)
     for answer in answers.values():
-        say(answer)
+        report(answer)
 
 
-def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_variant(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Load a model on an engine and some cores as an instance does, and run each batch size.
 
     Order: as of `measure_latency`, with `engine` and `graph` unless the layer program runs. Answer, once: `load_s` from the files
@@ -227,7 +227,7 @@ def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
         median_s, range_s = median_and_range(times_s)
         latency_s[str(batch)], spreads[str(batch)] = median_s, range_s / median_s
         saturation_rps = batch * len(times_s) / sum(times_s)
-    say(
+    report(
         {
             "load_s": load_s,
             "latency_s": latency_s,
@@ -315,7 +315,7 @@ def _relative_error(timed: TimedProgram, model: GraphModel, batch: int) -> float
 def _in_turn(
     runs: Mapping[str, Callable[[Sequence[Tensor]], Any]], inputs: Sequence[Tensor], repeats: int, budget_s: float
 ) -> dict[str, list[float]]:
-    """Seconds of each, going round, so that a disturbance hits one repeat of all and not all repeats of one."""
+    """Measure the seconds of each run in turn, so that a disturbance hits one repeat of all and not all repeats of one."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(WARM_UP_RUNS):
@@ -331,13 +331,13 @@ def _in_turn(
 
 _SECONDS = struct.Struct("d")
 _COMPILE_REPEATS = 3
-"""Compiling takes tens of milliseconds for each set, and varies little."""
+"""Repeats of compiling, which takes tens of milliseconds for each set and varies little."""
 
 
-def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_loading(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Measure each set, going round so that a disturbance hits one repeat of many sets and not all repeats of one."""
     if "graph" in order:
-        _measure_compiling(order, say)
+        _measure_compiling(order, report)
         return
     path, mode = Path(order["weights"]), order["mode"]
     expected = parse_program(Path(order["program"]).read_bytes()).weights
@@ -346,17 +346,17 @@ def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     _load_s(path, expected, mode, expected)
     repeats = [[_in_a_fork(path, expected, mode, names) for names in sets] for _ in range(int(order["repeats"]))]
     points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
+    report({"seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
-def _measure_compiling(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def _measure_compiling(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Seconds until a Shadow has compiled its blocks, for each set of them. Weights are read from a warm page cache."""
     graph = HeldGraph(order["engine"], Path(order["program"]), Path(order["layers"]), graph_files(order), 1)
     sets = [list(numbers) for numbers in order["sets"]]
     graph.hold(range(len(graph.layers.blocks)))
     repeats = [[_compile_s(graph, numbers) for numbers in sets] for _ in range(_COMPILE_REPEATS)]
     points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
+    report({"seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
 def _compile_s(graph: HeldGraph, numbers: Sequence[int]) -> float:
@@ -392,7 +392,7 @@ _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)")
 _PRIVATE = ("Private_Clean", "Private_Dirty")
 
 
-def measure_memory(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_memory(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Load in mode `shared` on one core, run, and read this process's mappings."""
     keep_freed_memory()
     use_cores(1)
@@ -403,7 +403,7 @@ def measure_memory(order: Mapping[str, Any], say: Callable[[dict[str, Any]], Non
     for _ in range(2):
         model.run(model.inputs(int(order["batch"])))
     busy_bytes, proportional_bytes = held_bytes(Path(order["weights"]))
-    say({"idle_bytes": idle_bytes, "busy_bytes": busy_bytes, "proportional_bytes": proportional_bytes})
+    report({"idle_bytes": idle_bytes, "busy_bytes": busy_bytes, "proportional_bytes": proportional_bytes})
 
 
 def held_bytes(weights: Path, smaps: str | None = None) -> tuple[int, int]:
@@ -426,10 +426,10 @@ def held_bytes(weights: Path, smaps: str | None = None) -> tuple[int, int]:
 
 _STAMP = struct.Struct("d")
 _PAUSE_S = 0.002
-"""Between hand-overs, so that the receiver sleeps when one comes, as a Shadow does."""
+"""Pause in seconds between hand-overs, so that the receiver sleeps when one comes, as a Shadow does."""
 
 
-def measure_network(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_network(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Hand tensors of each size to a fork, going round."""
     sizes = [int(size) for size in order["sizes_bytes"]]
     cpus = list(order["cpus"])
@@ -455,7 +455,7 @@ def measure_network(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     os.close(stamps)
     os.waitpid(child, 0)
     points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
+    report({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
 def _hand_over(connection: socket.socket, buffer: OwnBuffer, rows: Tensor, stamps: int) -> float:
@@ -491,15 +491,15 @@ def _receive(connection: socket.socket, stamp: int, size_bytes: int, cpus: Seque
 
 
 _SETTLE_S = 0.03
-"""A fork is finished, its page tables copied, before its order comes: the pool refills between bursts."""
+"""Seconds between a fork and its order, in which its page tables are copied: the pool refills between bursts."""
 _STAMPS = struct.Struct("2d")
 
 
-def measure_starts(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-    """Start so many instances and say the medians."""
+def measure_starts(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
+    """Start so many instances and report the medians."""
     starts = [_start(order) for _ in range(int(order["repeats"]))]
     shadow_s, body_s = (median_and_range(seconds)[0] for seconds in zip(*starts, strict=True))
-    say({"shadow_s": shadow_s, "body_s": body_s})
+    report({"shadow_s": shadow_s, "body_s": body_s})
 
 
 def _start(order: Mapping[str, Any]) -> tuple[float, float]:
@@ -539,10 +539,10 @@ def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
 
 
 _HEADER = struct.Struct("q")
-"""Between hand-overs, so that the receiver sleeps when the header comes, as a Shadow does."""
+"""The header of a hand-over. The receiver sleeps when it comes, as a Shadow does."""
 
 
-def measure_transfer(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def measure_transfer(order: Mapping[str, Any], report: Callable[[dict[str, Any]], None]) -> None:
     """Hand tensors of each size to a fork, going round."""
     sizes = [int(size) for size in order["sizes_bytes"]]
     cpus = list(order["cpus"])
@@ -562,7 +562,7 @@ def measure_transfer(order: Mapping[str, Any], say: Callable[[dict[str, Any]], N
     body_end.close()
     os.waitpid(child, 0)
     points = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
-    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
+    report({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in points], "ranges_s": [range_s for _, range_s in points]})
 
 
 def _hand_over_local(connection: socket.socket, shared: Tensor, rows: Tensor) -> float:
@@ -651,7 +651,7 @@ class TimedGraph:
         self._pieces: dict[tuple[int, ...], Sequence[ModelSegment]] = {}
 
     def inputs(self, batch: int) -> list[Tensor]:
-        """The same inputs as for the layer program."""
+        """The inputs of `TimedProgram`."""
         return sample_inputs(self._model.program, batch)
 
     @property

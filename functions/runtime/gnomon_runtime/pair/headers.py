@@ -31,7 +31,7 @@ MAX_TENSORS = 64
 MAX_AXES = 8
 MAX_SAMPLES = 1 << 16
 MAX_STRIDE = 1 << 62
-"""Of a tensor without elements: its axes may claim any length, and torch still has to count their strides."""
+"""The largest stride. The axes of a tensor without elements may claim any length, and torch still computes their strides."""
 COUNT_AT = 5
 """The byte of a header that counts the tensors."""
 MAX_BYTES = HEADER.size + MAX_TENSORS * ROW.size
@@ -48,7 +48,7 @@ class Kind(IntEnum):
     REFUSED = 4
     """The Shadow does not hold these operations."""
     SOON = 5
-    """Another message follows within a moment: whoever waits for it may be awake by then. This one is about nothing."""
+    """A wake-up hint without content: another message follows within a moment, for which the receiver can be awake."""
 
 
 class NonsenseError(ValueError):
@@ -128,7 +128,7 @@ def decode(data: bytes, buffer_bytes: int) -> Message:
     if magic != MAGIC or zero or more_zero or len(data) != HEADER.size + count * ROW.size or count > MAX_TENSORS:
         raise NonsenseError("not a message")
     if not Kind.COMPUTE <= kind <= Kind.SOON or begin >= end or not 1 <= samples <= MAX_SAMPLES:
-        raise NonsenseError("a message about nothing")
+        raise NonsenseError("a message with an invalid kind, run or number of samples")
     rows = tuple(_decode_row(fields, samples, buffer_bytes) for fields in ROW.iter_unpack(data[HEADER.size :]))
     return Message(Kind(kind), sequence, begin, end, samples, rows, compute_ns / 1e9)
 

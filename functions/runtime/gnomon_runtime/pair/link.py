@@ -44,7 +44,7 @@ from gnomon_runtime.pair.headers import MAX_AXES, MAX_BYTES, MAX_TENSORS, Kind, 
 from gnomon_runtime.pair.orders import close, three_of
 
 MAX_PENDING = 256
-"""Messages that one look at the socket reads at most; a peer that sends more than that unasked is nonsense."""
+"""The most messages that are read from the socket at once; a peer that sends more unrequested ones breaks the protocol."""
 
 HINT_S = 0.002
 """Seconds for which a side polls after a wake-up hint before it sleeps again. It yields the processor between two polls."""
@@ -76,9 +76,9 @@ class DataPath(ABC):
         self.back = back
         self.sequence = 0
         self.announced = False
-        """Whether the coordinator has been told that the path is ready."""
+        """Whether the coordinator was notified that the path is ready."""
         self.late: list[Message] = []
-        """Answers to earlier hand-overs, for whoever wants to learn from them."""
+        """Late answers to earlier hand-overs, from which latencies are learned."""
         self._poll_until_s = 0.0
 
     @property

@@ -32,7 +32,7 @@ from gnomon_runtime.pair.shadow_model import compute_answer, hold_model
 Turn: TypeAlias = Callable[[Callable[[], Message]], Message]
 """Runs something when it is its turn, in the one thread that computes."""
 _LOOK_S = 0.25
-"""How often an idle connection checks whether the instance ends."""
+"""Seconds between checks of an idle connection whether the instance ends."""
 
 
 class BlocksApplication:

@@ -41,7 +41,7 @@ FACTOR = 2.0
 LEAST_S = 0.005
 MAX_CORRECTION = 4.0
 WEIGHT_OF_LAST = 0.3
-"""Of the newest measurement in the running mean."""
+"""The weight of the newest measurement in the running mean."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ def wait_timeout(predicted_s: float, slack_s: float | None) -> WaitTimeout:
 
 MAX_MISSES = 3
 MAX_HURRIED = 20
-"""Hand-overs without an answer, of batches that had less time than one should take."""
+"""The most hand-overs in a row without an answer, of batches that had less time than a hand-over should take."""
 
 
 @dataclass(frozen=True, slots=True)

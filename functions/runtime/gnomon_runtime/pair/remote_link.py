@@ -67,9 +67,9 @@ from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Link, Outcome, OwnBu
 
 SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PAIR_PROTOCOL}\r\n\r\n".encode()
 STALL_S = 10.0
-"""For so long a peer may neither take nor give a byte in the middle of a message. A node that has lost its power says no more."""
+"""Seconds in which a peer may neither take nor send a byte within a message. A node that has lost its power sends no more."""
 _IDLE_S, _EVERY_S, _TIMES = 5, 2, 3
-"""When nothing is sent for so long, TCP asks whether the other side is still there, so often."""
+"""TCP keep-alive: idle seconds before the first probe, seconds between probes, and the number of probes."""
 
 
 class Incoming:
@@ -238,7 +238,7 @@ def _switched(connection: socket.socket, until_s: float) -> None:
         # Byte by byte, so as not to read beyond the response's end: the bytes after it belong to messages.
         byte = connection.recv(1)
         if not byte:
-            raise packets.PeerGoneError("the Shadow has hung up on the upgrade")
+            raise packets.PeerGoneError("the Shadow closed the connection during the upgrade")
         answer += byte
     status = answer.split(b"\r\n", 1)[0].split(b" ", 2)
     if len(status) < 2 or status[1] != b"101":  # noqa: PLR2004 - version and status
@@ -289,7 +289,7 @@ class RemoteLink(DataPath):
             self._thread.start()
         except RuntimeError as error:
             self._close_descriptors()
-            raise OSError(f"no thread for the way to the Shadow: {error}") from error
+            raise OSError(f"no thread for the connection to the Shadow: {error}") from error
 
     @property
     def ready(self) -> bool:

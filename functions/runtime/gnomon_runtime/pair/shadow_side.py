@@ -48,7 +48,7 @@ from gnomon_runtime.pair.shadow_model import HeldModel, compute_answer, hold_mod
 
 LOAD_FAILED = 1
 GREETINGS_BYTES = 128
-"""A few "hello" orders. More bytes than this include a load."""
+"""Bytes that a few "hello" orders take at most: more bytes on the socket include a load."""
 AT_ONCE_S = 0.03
 """A container that was forked for a Shadow gets its load within a few milliseconds of its start. One without a load by then was
 forked ahead, and has time to rehearse."""
@@ -62,9 +62,9 @@ class ShadowSide:
         self._held: HeldModel | None = None
         self._shadow = self._body = ""
         self._afar = False
-        """Whether its Body is on another node."""
+        """Whether the Shadow's Body is on another node."""
         self._phases_ms: list[float] = []
-        """Entering the sandbox, reading the program, loading and binding the blocks."""
+        """Milliseconds of the load's phases: entering the sandbox, reading the program, loading and binding the blocks."""
         self._link: DataPath | None = None
         self._status: int | None = None
         self._poll = select.poll()
@@ -162,7 +162,7 @@ class ShadowSide:
 
     def _join(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if self._held is None:
-            raise ValueError("it has loaded nothing")
+            raise ValueError("it has loaded no blocks")
         self._close_link()
         self._link = _data_path(message, descriptors)
         self._poll.register(self._link.fileno(), select.POLLIN)
@@ -170,9 +170,9 @@ class ShadowSide:
 
     def _change(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         if self._held is None:
-            raise ValueError("it has loaded nothing")
+            raise ValueError("it has loaded no blocks")
         if self._promotion is not None:
-            raise ValueError("it becomes a Body")
+            raise ValueError("it is being promoted to a Body")
         self._held.hold(int(block) for block in message["blocks"])
         if "cores" in message:
             pin(tuple(int(cpu) for cpu in message.get("cpus", ())))
@@ -181,7 +181,7 @@ class ShadowSide:
 
     def _promote(self, _message: dict[str, Any], descriptors: list[int]) -> None:
         if self._held is None:
-            raise ValueError("it has loaded nothing")
+            raise ValueError("it has loaded no blocks")
         if self._promotion is None:
             self._promotion = Promotion(self._held, descriptors)
         else:

@@ -65,8 +65,8 @@ class _HandOver:
     """A share that has been handed over, or could not be."""
 
     share: Share
-    own: int
-    """The Body's samples."""
+    own_samples: int
+    """The number of samples that the Body computes itself."""
     trouble: Outcome | None
     started_s: float
     sent_s: float
@@ -87,7 +87,7 @@ class SplitModel:
         self._runs = tuple((run.begin, run.end) for run in layers.runs(blocks))
         self._segments = model.segments(self._runs)
         self._remaining_s: dict[tuple[tuple[int, int], int], float] = {}
-        """By run and batch: seconds from the end of this run to the end of the batch, when it was last measured."""
+        """Seconds from the end of a run to the end of the batch, as last measured, by run and batch."""
 
     def samples(self, batch: int) -> int:
         """The largest number of samples of such a batch that the Body hands over in a run."""
@@ -136,9 +136,9 @@ class SplitModel:
                 reads = [values[name] for name in border.reads]
                 for name in border.passing:
                     del values[name]
-                if run in self._runs and (given_away := self._shares(run, batch)):
+                if run in self._runs and (shadow_shares := self._shares(run, batch)):
                     budget_s = None if left_s is None else left_s - (time.monotonic() - started_s)
-                    results = self._compute_with_shadows(segment, reads, given_away, budget_s)
+                    results = self._compute_with_shadows(segment, reads, shadow_shares, budget_s)
                     ends_s[run] = time.monotonic()
                 else:
                     has_next = position < len(self._segments)
@@ -152,34 +152,39 @@ class SplitModel:
         return outputs
 
     def _compute_with_shadows(
-        self, segment: ModelSegment, given: list[Tensor], given_away: list[Share], budget_s: float | None
+        self, segment: ModelSegment, inputs: list[Tensor], shadow_shares: list[Share], budget_s: float | None
     ) -> Sequence[Tensor]:
         """The values of a run for the whole batch, of which the Shadows compute the last samples."""
-        run, own = (segment.border.begin, segment.border.end), given_away[0].first
-        batch = given_away[-1].first + given_away[-1].samples
-        if not given or not _by_rows(given, batch):
-            return self._compute_alone(segment, given, batch)
-        handed_over = [_hand_over(run, given, share, own) for share in given_away]
+        run, own_samples = (segment.border.begin, segment.border.end), shadow_shares[0].first
+        batch = shadow_shares[-1].first + shadow_shares[-1].samples
+        if not inputs or not _by_rows(inputs, batch):
+            return self._compute_alone(segment, inputs, batch)
+        handed_over = [_hand_over(run, inputs, share, own_samples) for share in shadow_shares]
         started_s = time.monotonic()
-        mine = segment.run(own, [tensor[:own] for tensor in given])
-        if not _by_rows(mine, own):
-            return self._compute_alone(segment, given, batch)
+        own_rows = segment.run(own_samples, [tensor[:own_samples] for tensor in inputs])
+        if not _by_rows(own_rows, own_samples):
+            return self._compute_alone(segment, inputs, batch)
         own_s = time.monotonic() - started_s
         # If no Shadow answers in time, the Body must compute all of their samples, and then the rest of the model.
-        again_s, remaining_s = own_s * (batch - own) / own, self._remaining_s.get((run, batch), 0.0)
+        again_s, remaining_s = own_s * (batch - own_samples) / own_samples, self._remaining_s.get((run, batch), 0.0)
         slack_s = slack(budget_s, time.monotonic() - handed_over[0].started_s, again_s, remaining_s)
-        answers = [self._answer(run, hand_over, mine, own_s, slack_s) for hand_over in handed_over]
-        parts = [mine, *(self._rows(segment, given, share, answer) for share, answer in zip(given_away, answers, strict=True))]
+        answers = [self._answer(run, hand_over, own_rows, own_s, slack_s) for hand_over in handed_over]
+        parts = [
+            own_rows,
+            *(self._rows(segment, inputs, share, answer) for share, answer in zip(shadow_shares, answers, strict=True)),
+        ]
         return [joined(*tensors) for tensors in zip(*parts, strict=True)]
 
     def _answer(
-        self, run: tuple[int, int], handed_over: _HandOver, mine: Sequence[Tensor], own_s: float, slack_s: float | None
+        self, run: tuple[int, int], handed_over: _HandOver, own_rows: Sequence[Tensor], own_s: float, slack_s: float | None
     ) -> Message | None:
         """A Shadow's answer for its share; None if it has failed. Records the timing and the outcome."""
         partner, samples = handed_over.share.partner, handed_over.share.samples
-        expected_s = partner.expected_s(run, samples, own_s, handed_over.own)
+        expected_s = partner.expected_s(run, samples, own_s, handed_over.own_samples)
         started_s = time.monotonic()
-        answer = handed_over.trouble or partner.answer(mine, samples, handed_over.started_s, wait_timeout(expected_s, slack_s))
+        answer = handed_over.trouble or partner.answer(
+            own_rows, samples, handed_over.started_s, wait_timeout(expected_s, slack_s)
+        )
         now_s = time.monotonic()
         shadow_s = None
         if isinstance(answer, Message):
@@ -192,23 +197,23 @@ class SplitModel:
         self.timings.append(RunTiming(partner.shadow, *run, samples, outcome, expected_s, shadow_s, own_s, waited_s))
         return answer if isinstance(answer, Message) else None
 
-    def _rows(self, segment: ModelSegment, given: list[Tensor], share: Share, answer: Message | None) -> Sequence[Tensor]:
+    def _rows(self, segment: ModelSegment, inputs: list[Tensor], share: Share, answer: Message | None) -> Sequence[Tensor]:
         """The rows of a Shadow's share: from its answer, or computed here without one."""
         if answer is not None:
             return share.partner.link.back.read(answer.rows)
-        return segment.run(share.samples, [_aligned(rows) for rows in share.of(given)])
+        return segment.run(share.samples, [_aligned(rows) for rows in share.of(inputs)])
 
-    def _compute_alone(self, segment: ModelSegment, given: list[Tensor], batch: int) -> Sequence[Tensor]:
+    def _compute_alone(self, segment: ModelSegment, inputs: list[Tensor], batch: int) -> Sequence[Tensor]:
         """Compute a run on the Body alone and end all pairs: the values of this run are not one row per sample."""
         for partner in self.partners:
             partner.over = f"the values of operations {segment.border.begin} to {segment.border.end} are not one row a sample"
-        return segment.run(batch, given)
+        return segment.run(batch, inputs)
 
 
-def _hand_over(run: tuple[int, int], given: list[Tensor], share: Share, own: int) -> _HandOver:
+def _hand_over(run: tuple[int, int], inputs: list[Tensor], share: Share, own_samples: int) -> _HandOver:
     started_s = time.monotonic()
-    trouble = share.partner.hand_over(run, share.of(given))
-    return _HandOver(share, own, trouble, started_s, time.monotonic())
+    trouble = share.partner.hand_over(run, share.of(inputs))
+    return _HandOver(share, own_samples, trouble, started_s, time.monotonic())
 
 
 def _ms(seconds: float) -> float:
