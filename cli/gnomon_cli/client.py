@@ -21,7 +21,7 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_core.errors import cause_of
 
 SHOWN_CHARACTERS = 1000
-"""Of an error that is no error document: enough for a traceback's last lines, not for a page of HTML."""
+"""The most characters shown of an error without an error document: a traceback's last lines, but no page of HTML."""
 
 
 class Gateway:

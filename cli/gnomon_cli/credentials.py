@@ -64,7 +64,7 @@ def remember(gateway: str, user: str, password: str, environment: Mapping[str, s
 
 
 def forget(gateway: str, environment: Mapping[str, str]) -> bool:
-    """Drop a gateway's login. Whether there was one."""
+    """Remove a gateway's login. Returns whether there was one."""
     known = any(entry.get("gateway") == gateway for entry in _entries(config_file(environment)))
     if known:
         _change(gateway, None, environment)

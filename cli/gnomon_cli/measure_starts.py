@@ -31,7 +31,7 @@ PAUSE_S = 0.2
 START_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.0005
 SHADOWS_SHARE = 1 / 3
-"""Of the model's weights, at most, in the Shadows that are started."""
+"""The largest share of the model's weights in the Shadows that are started."""
 
 
 class _StartListener:

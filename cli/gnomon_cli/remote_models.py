@@ -20,7 +20,7 @@ from gnomon_core.model_files import check_name
 
 PATH = "/gnomon/models"
 _NOTES = 10
-"""How many lines of progress an upload has."""
+"""The number of progress lines of an upload."""
 _LEAST_BYTES = 8 << 20
 """Lines of progress are at least this far apart."""
 

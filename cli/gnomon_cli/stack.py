@@ -56,7 +56,7 @@ FUNCTION_KEYS = (
     "handler", "image", "labels", "lang", "limits", "name", "namespace", "platforms", "readonly_root_filesystem", "registry",
     "requests", "secrets", "skip_build",
 )  # fmt: skip
-"""Of faas-cli, whether Gnomon has a use for them or not."""
+"""The keys of a function in faas-cli's stack file, whether Gnomon uses them or not."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 

@@ -95,7 +95,7 @@ class Answer:
 
 
 class UnsatisfiedError(GnomonError):
-    """No variant satisfies the query. `nearest` is the id of the nearest variant."""
+    """The error of a query that no variant satisfies. `nearest` is the id of the nearest variant."""
 
     nearest = ""
 

@@ -155,7 +155,7 @@ def mmpp2(mean_s: float, shape: Shape) -> tuple[Map, Shape]:
 
 
 def nearest_marginal(shape: Shape) -> Shape:
-    """The same shape with c² and skewness that a phase-type distribution of two phases can have."""
+    """The nearest shape whose c² and skewness a phase-type distribution of two phases can have."""
     scv = max(shape.scv, 0.5 * (1.0 + BOUND_MARGIN))
     if abs(scv - 1.0) <= EXPONENTIAL:
         return Shape(1.0, 2.0)

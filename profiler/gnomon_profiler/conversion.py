@@ -27,7 +27,7 @@ from gnomon_profiler.program_runs import constant_of, overload_of
 from gnomon_profiler.weights import TORCH_TYPES
 
 BATCH_AT_EXPORT = 3
-"""Neither 0 nor 1, which torch.export takes for constants, nor a size that networks have for other reasons."""
+"""The batch of the example: not 0 or 1, which torch.export takes for constants, nor a size that networks have otherwise."""
 MAX_BATCH = 1024
 Files: TypeAlias = dict[str, bytes]
 _BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"

@@ -64,13 +64,13 @@ from gnomon_profiler.sample_sets import SAMPLES, VALIDATION, classes_of, read_sa
 BATCHES = (1, 8)
 REPEATS = 7
 BUDGET_S = 1.0
-"""A quick model is repeated for so long, each engine and batch."""
+"""Seconds for which a quick model is repeated, for each engine and batch."""
 CONVERSION_TIMEOUT_S = 900.0
 _OUTCOME = "outcome.json"
 _KEPT, _LABELLED = "kept.npz", "labelled.npz"
 _GRAPHS = frozenset(file for files in GRAPH_FILES.values() for file in files)
 _PACKAGES = {"onnxruntime": ("onnx", "onnxruntime", "onnxscript"), "openvino": ("openvino",)}
-"""What converting a model for an engine and running it need beside torch; modules of the same names."""
+"""The packages, and modules of the same names, that converting a model for an engine and running it need besides torch."""
 Progress = Callable[[str], None]
 
 
@@ -339,7 +339,7 @@ def _judged(name: str, result: EngineResult, measured: EngineReport) -> EngineRe
 
 
 def _why_not(result: EngineResult, precision: str, of_fp32: float) -> str:
-    """Why a lower precision is not offered; "" where it is. `of_fp32` is its time as a share of the engine's in fp32."""
+    """The reason why a lower precision is not offered; "" if it is. `of_fp32` is its time as a share of the engine's in fp32."""
     needed = AGREEMENT[precision]
     if result.agreement is None:
         return "the model's first output has no scores of classes, whose agreement could be judged"

@@ -143,7 +143,7 @@ TOO_MUCH = 100.0
 BARE = 1000.0
 _EQUAL = 1e-9
 REACH = 150
-"""So many possible cuts ahead a block may end; a bound on the work, far beyond what a block should hold."""
+"""The most possible cuts that a block may span: a bound on the work, far beyond a useful block."""
 
 
 @dataclass(frozen=True, slots=True)

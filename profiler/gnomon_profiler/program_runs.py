@@ -30,7 +30,7 @@ from gnomon_profiler.layers_file import Flow
 from gnomon_profiler.weights import TORCH_TYPES
 
 Rule: TypeAlias = Callable[[Sequence[Any], Tensor], int]
-"""From an operation's arguments, in the schema's order, and its result."""
+"""A count of multiply-accumulates from an operation's arguments, in the schema's order, and its result."""
 
 
 def macs_of(op: str, arguments: Sequence[Any], result: Tensor | None) -> int:
@@ -40,12 +40,12 @@ def macs_of(op: str, arguments: Sequence[Any], result: Tensor | None) -> int:
 
 
 def _convolution(arguments: Sequence[Any], result: Tensor) -> int:
-    """Each result sums over one group's input channels and the kernel, which are the weight's axes behind the first."""
+    """Convolution: each result sums over one group's input channels and the kernel, the weight's axes after the first."""
     return int(result.numel() * math.prod(arguments[1].shape[1:]))
 
 
 def _transposed_convolution(arguments: Sequence[Any], _result: Tensor) -> int:
-    """Each input is multiplied with one group's output channels and the kernel."""
+    """Transposed convolution: each input is multiplied with one group's output channels and the kernel."""
     return int(arguments[0].numel() * math.prod(arguments[1].shape[1:]))
 
 

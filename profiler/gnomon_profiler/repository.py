@@ -46,7 +46,7 @@ PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
 _MANIFEST_FORMAT = "gnomon-model/1"
 _MAX_DOCUMENT_BYTES = MAX_PROGRAM_BYTES + 1
-"""As much is read of a file that is parsed: enough to see that it is too long."""
+"""The most bytes that are read of a file to parse: enough to see that it is too long."""
 Content: TypeAlias = bytes | Path
 """A file's bytes, or where it is."""
 

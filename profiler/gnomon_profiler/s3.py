@@ -190,7 +190,7 @@ class S3Repository(BaseRepository):
                     raise
 
     def _is_stored(self, manifest: Manifest) -> bool:
-        """Each file is read again from S3, whatever this machine holds."""
+        """Read each file again from S3, whatever this machine has, and compare its hash."""
         digests = (*manifest.sha256.values(), *manifest.extra.values())
         return all(self._bucket.has_digest(_object(digest), digest) for digest in digests)
 

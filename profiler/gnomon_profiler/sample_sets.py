@@ -30,7 +30,7 @@ ONLY_INPUT = "samples"
 KEPT_SAMPLES = 64
 """Samples that agreement is measured on: one that differs among them is less than bf16's limit."""
 MAX_BYTES = 2 << 30
-"""Of the arrays of a file, unpacked."""
+"""The most bytes of a file's arrays, unpacked."""
 _PHOTOGRAPHS = (
     "astronaut.png",
     "camera.png",

@@ -67,7 +67,7 @@ class KnativeOptions:
 
 
 def within(options: KnativeOptions, namespace: str) -> KnativeOptions:
-    """The same options for one namespace. The Lease is there, so that each of several processes leads its own namespace."""
+    """Return the options for one namespace, with the Lease in it, so that each of several processes leads its own namespace."""
     return replace(options, scaled=replace(options.scaled, namespace=namespace), lease_namespace=namespace)
 
 

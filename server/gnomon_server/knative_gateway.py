@@ -55,7 +55,7 @@ from gnomon_server.process import begin_log, serve_until_signal
 from gnomon_server.store_changes import StoreChanges
 
 SILENT_S = 90.0
-"""A healthy watch hears from the API server twice a minute."""
+"""Seconds of silence that count as a failed watch: the API server renews a healthy one twice a minute."""
 GRACE_S = 300.0
 """The time in seconds that admitted requests may take after SIGTERM: as long as a Revision's requests may take by default.
 

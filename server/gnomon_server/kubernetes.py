@@ -212,7 +212,7 @@ class ClusterBackend(Backend):
 
     @property
     def leader_is(self) -> str:
-        """The leader's identity and address, as text."""
+        """The leader's identity and address as text."""
         seen = self.leader.seen
         return "nobody yet" if seen is None else f"{seen.holder} ({seen.address or 'address unknown'})"
 

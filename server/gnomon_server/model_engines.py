@@ -36,7 +36,7 @@ from gnomon_profiler.measuring.store import ProfileStore
 
 MOST_CORES, BATCHES, REPEATS = 2, (1, 2, 4, 8), 5
 MOST_SPREAD = 0.2
-"""Above this relative interquartile range the machine was used by something else."""
+"""Relative interquartile range above which something else used the machine."""
 _LOG = logging.getLogger("gnomon")
 
 
@@ -73,7 +73,7 @@ class ModelEngines:
         """Models, engines, precisions and accuracy floors that were profiled, or tried, by this process."""
 
     def trigger(self) -> None:
-        """A function has been deployed or changed, or a model registered."""
+        """Convert again: a function was deployed or changed, or a model registered."""
         self._changed.set()
 
     async def run(self) -> None:

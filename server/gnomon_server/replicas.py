@@ -133,7 +133,7 @@ class Replicas:
                 self._scaling.poke(str(function))
 
     def leader_state(self, address: str) -> dict[str, Any]:
-        """Pairs and plans are known while this replica leads and does not leave. If not, the others keep what they have."""
+        """Return pairs and plans; None for both unless this replica leads and does not leave, so that the others keep theirs."""
         pairs = plans = None
         if self._other_replicas.leads and not self._leaving:
             pairs = state_sync.pairs_to_json(self._manager.instances.shadows.table())

@@ -138,7 +138,7 @@ class Pool:
             self._begin_opening()
 
     def complete(self, connection: Connection, status: int, *, keep: bool) -> None:
-        """An answer is whole."""
+        """Report a whole answer, and reuse the connection or close it."""
         request, connection.request = connection.request, None
         if request is None:
             if connection.answered is not None:
@@ -155,7 +155,7 @@ class Pool:
             connection.close()
 
     def lost(self, connection: Connection) -> None:
-        """A connection has ended, on whichever side."""
+        """Handle the end of a connection, on whichever side."""
         self._open.discard(connection)
         if self._closed and not self._open:
             self._emptied.set()

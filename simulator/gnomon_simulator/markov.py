@@ -37,7 +37,7 @@ def markov_arrivals(process: Map, count: int, rng: np.random.Generator) -> Vecto
 
 
 def _drawn(process: Map, steps: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """For each step and each phase before it: the phase after it, and whether a request arrives."""
+    """Draw the phase after each step and whether a request arrives, for each phase before it; both (steps, phases)."""
     order = process.order
     uniform = rng.random(steps)
     next_phase = np.empty((steps, order), dtype=np.int64)

@@ -64,7 +64,7 @@ class Recording:
     lead_s: float
 
     def plan(self, name: str, settings: Settings, profile: Profile, knowledge: str = "learned") -> FunctionPlan:
-        """The same function in the simulator, with the arrivals as they were sent."""
+        """The function as the simulator's plan, with the arrivals as they were sent."""
         sent = sorted(time_s + self.lead_s for time_s in self.samples.sent_s if not math.isnan(time_s))
         return FunctionPlan(name, settings, profile, sent, knowledge, ticks_from_s=self._rhythm_s())
 

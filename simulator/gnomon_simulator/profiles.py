@@ -80,12 +80,12 @@ class Profile:
         return None if self.model is None else pair_seconds(self.model, body_cores, pair, batch)
 
     def shadow_load_s(self, pair: Pair) -> float:
-        """From the decision to a Shadow that has registered."""
+        """Seconds from the decision to a Shadow that has registered."""
         model = self._modelled
         return model.shadow_load_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
 
     def promotion_s(self, pair: Pair) -> float:
-        """From the decision to a Body that was this Shadow."""
+        """Seconds from the decision to a Body that was this Shadow."""
         model = self._modelled
         return model.promotion_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
 
@@ -106,7 +106,7 @@ class Profile:
         return sum(taken_s) - sum(handed_s)
 
     def extrapolated(self, serial_fraction: float) -> Profile:
-        """The same with cores beyond the measured ones, by Amdahl's law."""
+        """The profile with cores beyond the measured ones, by Amdahl's law."""
         model = None if self.model is None else self.model.extrapolated(serial_fraction)
         return replace(self, latency=replace(self.latency, serial_fraction=serial_fraction), model=model)
 

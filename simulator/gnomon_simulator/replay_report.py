@@ -44,7 +44,7 @@ class Report:
     samples: Samples
 
     def latencies_s(self, statuses: Collection[int] = SUCCESSES) -> list[float]:
-        """From the intended time to the whole answer, of the requests answered with one of these statuses."""
+        """Seconds from the intended time to the whole answer, of the requests answered with one of these statuses."""
         rows = self.samples
         return [
             answered - intended
@@ -143,7 +143,7 @@ class Outcome(IntEnum):
     """Outcome of a request for its client."""
 
     UNSENT = 0
-    """No connection became free before its deadline."""
+    """The request was not sent: no connection became free before its deadline."""
     ANSWERED = 1
     GAVE_UP = 2
     """The deadline passed; the client closed the connection."""
@@ -169,7 +169,7 @@ class Samples:
     sent_s: array[float]
     answered_s: array[float]
     left_s: array[float]
-    """When a client that gave up closed its connection: at its deadline or, where the generator was late, after it."""
+    """The times at which clients that gave up closed their connections: at the deadline, or later if the generator was late."""
     outcome: array[int]
     status: array[int]
     size_bytes: array[int]
@@ -177,7 +177,7 @@ class Samples:
 
     @staticmethod
     def unsent(intended_s: Sequence[float]) -> Samples:
-        """Nothing has happened yet."""
+        """The rows of requests of which none was sent."""
         count = len(intended_s)
         return Samples(
             intended_s=array("d", intended_s),

@@ -68,7 +68,7 @@ class Requests:
 
     @staticmethod
     def none_yet(arrivals_s: Sequence[float]) -> Requests:
-        """Nothing has been answered."""
+        """The rows of requests of which none was answered."""
         count = len(arrivals_s)
         return Requests(
             arrived_s=arrivals_s if isinstance(arrivals_s, array) else array("d", arrivals_s),
@@ -100,7 +100,7 @@ class Requests:
             self.batch[row] = batch.size
 
     def latencies_s(self) -> list[float]:
-        """From arrival to answer, of the requests answered 200."""
+        """Seconds from arrival to answer, of the requests answered 200."""
         rows = zip(self.arrived_s, self.finished_s, self.status, strict=True)
         return [finished - arrived for arrived, finished, status in rows if status == OK]
 

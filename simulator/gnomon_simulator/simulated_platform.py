@@ -57,7 +57,7 @@ class SimulatedPlatform:
         self._changed = set(self._nodes)
         """The nodes whose value is not in `_node_values`."""
         self._unchanged_until_s = 0.0
-        """When the pool of another node changes by itself."""
+        """The time at which a node's pool next changes by itself."""
         self.instance_lifetimes: list[InstanceLifetime] = []
 
     def nodes(self) -> tuple[Node, ...]:
@@ -195,7 +195,7 @@ class SimulatedPlatform:
         return body
 
     def drain(self, instance_id: str) -> None:
-        """The instance gets no more batches."""
+        """Mark the instance as draining: it gets no more batches."""
         self._change(instance_id, state=InstanceState.DRAINING)
 
     def destroy(self, instance_id: str) -> Instance | None:
@@ -238,7 +238,7 @@ class SimulatedPlatform:
         self._hold(self._change(instance_id, cores=cores, idle_cores=idle_cores))
 
     def lend(self, instance_id: str, cores: int) -> int:
-        """Up to so many cores for the instance's next batch, as its node has them. Returns how many the batch has."""
+        """Lend up to so many cores for the instance's next batch, as its node has them. Returns how many the batch has."""
         lifetime = self._live[instance_id]
         idle_cores = lifetime.instance.idle_cores
         if idle_cores is None:
@@ -254,7 +254,7 @@ class SimulatedPlatform:
         return 0 if lifetime is None else self._nodes[lifetime.instance.node].arbiter.share(instance_id)
 
     def give_back(self, instance_id: str) -> None:
-        """The instance's batch has ended. Unknown ids are ignored."""
+        """Take back the cores that the instance's batch borrowed. Unknown ids are ignored."""
         lifetime = self._live.get(instance_id)
         if lifetime is not None and lifetime.borrowed_cores:
             lifetime.account(self._events.now_s)
@@ -417,7 +417,7 @@ class SimulatedNode:
         self._reported_pool: tuple[int, int] | None = None
         self._containers = 0
         self._ready_s = 0.0
-        """When the youngest of the containers is ready."""
+        """The time at which the youngest of the containers is ready."""
         self._fit(-plan.fork_s)
 
     @property
@@ -467,7 +467,7 @@ class SimulatedNode:
         self._fit(now_s)
 
     def release(self, name: str, now_s: float) -> None:
-        """The instance's cores and memory come back."""
+        """Release the instance's cores and memory."""
         self._forget(name)
         self.arbiter.release(name)
         self._fit(now_s)

@@ -205,7 +205,7 @@ class SimulatedFunction(Actuator[None]):
         self._counted_stamp: int | None = None
         """The stamp of the instances whose number was counted last."""
         self._seen_busy: dict[tuple[str, int], tuple[Instance, Instance]] = {}
-        """What is seen of a busy instance with so many requests, and the instance that it was made from."""
+        """The view of a busy instance by its id and number of requests, with the instance that the view was made from."""
         self._known_latency: tuple[int, tuple[float, ...]] | None = None
         """The revision of the latency model and what it predicts for the function's cores."""
 
@@ -474,7 +474,7 @@ _ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class OnDemand:
-    """The tier: a request takes `service_s` there."""
+    """The tier of functions on demand: a request takes `service_s` there."""
 
     service_s: float
     served: int = field(default=0, init=False)
@@ -490,7 +490,7 @@ class OnDemand:
         return True
 
     def serve(self, row: int, rows: Requests, now_s: float) -> None:
-        """Write the request's answer down."""
+        """Record the request's answer."""
         self.served += 1
         self._last_s = now_s
         rows.dispatched_s[row], rows.finished_s[row] = now_s, now_s + self.service_s

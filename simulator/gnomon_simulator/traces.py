@@ -45,7 +45,7 @@ from gnomon_core.errors import GnomonError, bad_request
 SHOWN_NAMES = 5
 HINT = "Name a CSV file of demand, plain or .gz."
 MOST_BINS = 50_000_000
-"""58 days in bins of 100 ms."""
+"""The most bins of a trace: 58 days in bins of 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Trace:
         return Trace(self.bin_s, counts)
 
     def scaled(self, factor: float) -> Trace:
-        """The same shape with `factor` times the requests; counts may become fractions, which `arrivals` resolves by chance."""
+        """The trace with `factor` times the requests; counts may become fractions, which `arrivals` resolves by chance."""
         return Trace(self.bin_s, tuple(count * factor for count in self.counts), self.start_s)
 
 
@@ -296,7 +296,7 @@ def _ascending(times_s: Sequence[float]) -> list[float]:
 
 
 def _binned(path: Path, rows: Sequence[tuple[float, float]]) -> Trace:
-    """Rows of the same time are one bin: a table may have one for each function."""
+    """Sum the rows of equal times into one bin: a table may have a row for each function."""
     counts: dict[float, float] = {}
     for time_s, count in rows:
         counts[time_s] = counts.get(time_s, 0.0) + count
@@ -309,11 +309,11 @@ def _bad_row(path: Path, line: int, what: str) -> GnomonError:
 
 
 SINCE_1970_S = 1e8
-"""Three years. No recording is as long, and none is from before 1973."""
+"""Seconds from which on a stamp counts from 1970: no recording has three years, and none is from before 1973."""
 
 
 _PER_SECOND = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
-"""From which size on a number since 1970 is in so many parts of a second: 1e11 seconds would be the year 5138."""
+"""The least stamp since 1970 that is in parts of a second, and the parts: 1e11 seconds would be the year 5138."""
 
 
 def seconds(text: str, unit_s: float | None = None) -> float:

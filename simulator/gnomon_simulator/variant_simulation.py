@@ -52,7 +52,7 @@ from gnomon_simulator.variant_workers import Cluster, Worker, Workers
 
 TICK_S: Final = 1.0
 WINDOW_S: Final = 10
-"""Over which the load of each kind of query and of each member is measured."""
+"""The window in seconds in which the load of each kind of query and of each member is measured."""
 LEAST_RPS = 1e-3
 """The load assumed for a kind of query that arrived within `IDLE_S`, but not within the window."""
 IDLE_S = 900.0
@@ -191,7 +191,7 @@ class _Instance:
     ready_s: float
     helped_from_s: float = float("inf")
     helped_to_s: float = float("-inf")
-    """When its last Shadow helps."""
+    """The time until which the instance's last Shadow helps."""
 
 
 class _Member:
@@ -247,7 +247,7 @@ class _Member:
     # Instances
 
     def scale(self, count: int, now_s: float) -> None:
-        """Have so many instances. The last one stays while queries wait."""
+        """Set the number of instances. The last one stays while queries wait."""
         if not count and self.waiting:
             count = min(1, self.running)
         while self.running < count and self.start(now_s, now_s + self.variant.load_s):
@@ -323,7 +323,7 @@ class _Member:
         self._ending = [ending for ending in self._ending if ending[0] > now_s]
 
     def finish(self, end_s: float) -> None:
-        """The end of the simulation: queries that wait are violations, instances are paid until then."""
+        """End the simulation: queries that wait are violations, instances are paid until `end_s`."""
         self.merge()
         self._result.dropped += len(self._times) - self._head
         for instance in self.instances.values():
@@ -332,7 +332,7 @@ class _Member:
     # Queries
 
     def add(self, times: Times, objective_s: float) -> None:
-        """Queries of this second, ascending."""
+        """Add queries of this second, ascending."""
         self._added.append((times, objective_s))
         self._arrived_now += len(times)
 
@@ -353,7 +353,7 @@ class _Member:
         self._added.clear()
 
     def arrive(self, time_s: float, objective_s: float) -> None:
-        """A query of this second, later than all others that there were."""
+        """Add a query of this second, later than all earlier ones."""
         self.merge()
         if self._head > MOST_ANSWERED:
             del self._times[: self._head], self._deadlines[: self._head]
@@ -474,7 +474,7 @@ class _Simulation:
         return self._result
 
     def _warm(self) -> None:
-        """Every system begins with the instances that it wants for the mean load of the first seconds, ready."""
+        """Start with the instances, ready, that the system wants for the mean load of the first seconds."""
         first = self._load.counts[:WINDOW_S]
         mean_rps = sum(first) / len(first)
         shares = np.diff(self._edges, prepend=0.0)
@@ -544,7 +544,7 @@ class _Simulation:
         return ApplicationObservation(now_s, "simulated", members, tuple(demands), capacity)
 
     def _tell(self, now_s: float) -> None:
-        """Tell the selector which variants are loaded, and in which state."""
+        """Update the selector: which variants are loaded, and in which state."""
         for name, member in list(self._loaded.items()):
             ready = member.ready(now_s)
             member.lifecycle = member.lifecycle.loaded() if ready else member.lifecycle.unloaded()

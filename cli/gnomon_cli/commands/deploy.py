@@ -25,9 +25,9 @@ from gnomon_cli.stack import Resources, Stack
 NOT_FOUND = 404
 DEPLOYED = frozenset({200, 201, 202})
 READY_LIMIT_S = 300.0
-"""Of the wait for a first instance: an image of gigabytes may have to be pulled."""
+"""Seconds to wait for a first instance: an image of gigabytes may have to be pulled."""
 CALL_TIMEOUT_S = 300.0
-"""Of the deployment itself: a model that is not in the repository yet is downloaded and captured meanwhile."""
+"""Timeout of the deployment request in seconds: a model that is not in the repository is downloaded and captured meanwhile."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
 """Between two looks."""
 

@@ -304,7 +304,7 @@ class _Model:
 
 
 def _show_engines(report: EngineReport) -> None:
-    """Each engine's time beside the program's and its difference to the program's answers, or why it is not offered."""
+    """Print each engine's time beside the program's and its difference to the program's answers, or why it is not offered."""
     batches = sorted(report.program.latency_s)
     rows = []
     for name in (PROGRAM, *report.engines):
@@ -388,7 +388,7 @@ def verify(*, references: tuple[str, ...], folder: str, state: str) -> None:
 
 
 def _blocks_document(layers: Layers) -> list[dict[str, Any]]:
-    """Each block as in `layers.json`, with what it alone would have a Shadow given and give back, per sample."""
+    """Each block as in `layers.json`, with the bytes per sample that a Shadow of it alone would take and return."""
     numbered = enumerate(zip(layers.to_json()["blocks"], layers.blocks, strict=True))
     return [{"number": number} | document | _crossing(layers, block) for number, (document, block) in numbered]
 
@@ -432,7 +432,7 @@ def _document(entry: ModelEntry) -> dict[str, Any]:
 
 
 SHOWN_BEYOND = (4, 8, 16)
-"""Cores that are shown extrapolated where they were not measured, up to AsyFunc's C_max."""
+"""Numbers of cores that are shown extrapolated if they were not measured, up to AsyFunc's C_max."""
 SERIAL_PERCENT = "2,5,10"
 
 

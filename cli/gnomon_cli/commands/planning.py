@@ -454,7 +454,7 @@ def draw(file: Path, latency: Latency, choice: Choice, slo_s: float | None, perc
 
 
 def _document(plan: Plan) -> dict[str, Any]:
-    """`timeout_ms` is null where a batch waits until it is full: JSON has no word for what never ends."""
+    """The plan as JSON. `timeout_ms` is null where a batch waits until it is full: JSON has no infinity."""
     return {
         "size": plan.size.name,
         "memory_mb": plan.size.memory_mb,

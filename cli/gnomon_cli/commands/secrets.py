@@ -30,7 +30,7 @@ value_options = option_group(
     click.option("--from-file", default="", metavar="FILE", help="Take the value from a file, which may be binary."),
     click.option("--trim/--no-trim", default=True, help="Without white space at its ends; the default."),
 )
-"""Where a secret's value comes from."""
+"""Options for the source of a secret's value."""
 
 
 @secret.command(

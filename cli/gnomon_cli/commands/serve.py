@@ -44,7 +44,7 @@ serve_options = option_group(
     lambda_options,
     adoption_options,
 )
-"""Everything that the process is told."""
+"""All options of the command."""
 
 
 WITH_APPLICATIONS = ("local", "lambda")

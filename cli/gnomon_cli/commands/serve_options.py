@@ -156,7 +156,7 @@ knative_options_group = option_group(
         help="With --gateway, port on which the autoscaler class reads the waiting requests.",
     ),
 )
-"""Which of the two processes on Knative this is."""
+"""Options that choose one of the two processes on Knative."""
 
 
 def knative_options(options: dict[str, Any]) -> KnativeOptions:
@@ -220,7 +220,7 @@ def _namespace(options: dict[str, Any]) -> str | None:
 
 
 MAX_POOL = 64
-"""A container holds the memory of a process with torch, some 20 MB of its own."""
+"""The most empty containers in reserve: each is a process with torch, with some 20 MB of its own."""
 
 listening_options = option_group(
     click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; default 8080, 0 takes a free one."),
@@ -286,7 +286,7 @@ keeping_options = option_group(
         help="Redis for the registered models of applications, redis://HOST:PORT/DATABASE; default: the state folder.",
     ),
 )
-"""Where state and models are stored."""
+"""Options for the places of state and models."""
 
 application_options = option_group(
     click.option(

@@ -40,7 +40,7 @@ ARRIVALS = {
     "scale": "scale",
     "seed": "seed",
 }
-"""Which field of gnomon_simulator's ArrivalOptions each option is."""
+"""The field of gnomon_simulator's ArrivalOptions for each option."""
 
 
 def arrival_options(function: Callable[..., Any]) -> Any:

@@ -122,9 +122,9 @@ def named_ports(workload: Document | None) -> dict[str, int]:
 
 API_SERVER = "API server"
 OLDEST = (1, 30)
-"""A pause before a container's end (`preStop.sleep`), which gateways and functions' pods have."""
+"""The oldest supported Kubernetes: it has the pause before a container's end (`preStop.sleep`) of gateways and functions."""
 RESIZING_SINCE = (1, 33)
-"""In-place resize is on by default; before, it needs a feature gate on every node."""
+"""The first Kubernetes with in-place resize by default; earlier versions need a feature gate on every node."""
 
 
 def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Check]]:
@@ -225,7 +225,7 @@ def client_version() -> str:
 
 
 SHOWN = 4
-"""How many that are missing are named; the others are counted."""
+"""The most missing permissions that are named; others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def permissions(
 
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-"""Each namespace has it, with its name."""
+"""The label of each namespace with the namespace's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +374,7 @@ AGENTS = frozenset(
 )
 """DaemonSets by which networks enforce policies, as their projects' own manifests name them."""
 K3S = "+k3s"
-"""In the version of its kubelets: it enforces policies itself, unless it was told not to."""
+"""Mark of k3s in the version of its kubelets: k3s enforces network policies itself, unless that is disabled."""
 K3S_ARGUMENTS, K3S_WITHOUT = "k3s.io/node-args", "--disable-network-policy"
 TRY = 'Try it: docs/howto/install-on-kubernetes.md, "Does the network enforce policies?"'
 

@@ -266,7 +266,7 @@ def settings(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 DEFAULT_PORT = 8080
-"""Where `gnomon serve` listens unless it is told otherwise."""
+"""The default port of `gnomon serve`."""
 _ENFORCED = "where the cluster's network enforces them"
 
 

@@ -29,7 +29,7 @@ SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
 GATEWAY, LOGIN, PEERS = "gateway", "basic-auth", "gateway-peers"
 INSTALL = "kubectl apply -k deploy/openfaas"
 BEHIND = "gnomon"
-"""Where the gateway is that stands behind OpenFaaS's own."""
+"""The namespace of a gateway behind OpenFaaS's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from gnomon_core.packaging import import_package
 from gnomon_profiler.importing.sources import ONNX, unreadable
 
 MAX_FILE_BYTES = (2 << 30) - 1
-"""Of protocol buffers; larger models keep their tensors outside."""
+"""The largest ONNX file, a limit of protocol buffers; larger models keep their tensors in other files."""
 MAX_TENSOR_BYTES = 16 << 30
 MAX_NODES = 20_000
 _EXPORT_AGAIN = "Export the model again, for example with torch.onnx.export, and compare it with onnx.checker.check_model."

@@ -29,7 +29,7 @@ from gnomon_profiler.importing.onnx_trees import ML_OPERATORS
 from gnomon_profiler.importing.onnx_values import Call, Known, Unsupported, Value, as_tensor, fits_known, invalid_step, known_of
 
 MAX_ELEMENTS = 1 << 28
-"""Of one value at a batch of 1: 1 GiB of float32."""
+"""The most elements of one value at a batch of 1: 1 GiB of float32."""
 _DOMAINS: Mapping[str, Mapping[str, Any]] = {"": OPERATORS, "ai.onnx.ml": ML_OPERATORS}
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,255}")
 
@@ -119,7 +119,7 @@ def _run(step: Step, function: Any, values: tuple[Value | None, ...]) -> tuple[V
 
 
 def _last_reads(graph: Graph) -> dict[int, list[str]]:
-    """By step, the values that no later step reads, so that a run keeps what it needs."""
+    """The values that no step after this one reads, by step, so that a run keeps only what it needs."""
     last: dict[str, int] = {}
     for number, step in enumerate(graph.steps):
         last |= dict.fromkeys((*step.inputs, *step.outputs), number)

@@ -112,7 +112,7 @@ def _divide(call: Call) -> Tensor:
 
 
 def _divided(first: Any, second: Any) -> Any:
-    """Of sizes, which are not negative."""
+    """Divide; whole numbers, which are sizes and not negative, by whole-number division."""
     return first // second if first.dtype.kind in "iO" and second.dtype.kind in "iO" else first / second
 
 

@@ -71,7 +71,7 @@ def _state(call: Call, index: int, directions: int) -> Tensor:
 
 
 def _weights(call: Call, gates: tuple[int, ...]) -> list[Tensor]:
-    """For each direction the weights of the input and the state, and their biases."""
+    """The weights of the input and the state, and their biases, of each direction."""
     inputs, states, count = call.tensor(1), call.tensor(2), len(gates)
     hidden = int(states.shape[-1])
     biases = call.optional(3)

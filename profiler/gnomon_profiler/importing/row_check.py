@@ -19,9 +19,9 @@ from gnomon_profiler.weights import read_weights
 
 BATCHES = (1, 3)
 TOLERANCE = 1e-3
-"""Of the largest number of an answer: a half-precision model's sums differ by so much between batch sizes."""
+"""The largest difference as a share of an answer's largest number: half-precision sums differ by it between batch sizes."""
 _INTEGERS_BELOW = 2
-"""Random integers are 0 or 1, which are valid as words, masks and classes."""
+"""Bound of random integers: 0 and 1 are valid as words, masks and classes."""
 
 
 def check_rows(module: nn.Module, example: Sequence[Tensor], files: Mapping[str, bytes]) -> None:

@@ -21,7 +21,7 @@ from gnomon_profiler.importing.sources import SKLEARN, unreadable
 
 MAX_UNPACKED_BYTES = 4 << 30
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
-"""Version 3 has trees as `TreeEnsembleClassifier` and `TreeEnsembleRegressor`."""
+"""Operator sets of the conversion: version 3 has trees as `TreeEnsembleClassifier` and `TreeEnsembleRegressor`."""
 _INPUT = "features"
 DATA_TYPES = (
     "sklearn.tree._tree.Tree",

@@ -35,7 +35,7 @@ _CLASSES: Mapping[str, str] = {
     "ForImageClassification": "AutoModelForImageClassification",
     "Model": "AutoModel",
 }
-"""By the end of an architecture's name, the class that builds it."""
+"""The class that builds an architecture, by the end of the architecture's name."""
 _OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
 _TOLERANCE = 1e-4
 """The largest difference between the answers to a sequence alone and padded, relative to the largest number."""

@@ -22,7 +22,7 @@ from gnomon_profiler.measuring.cells import TRANSFER_BYTES, WEIGHT_MODES, Cell, 
 from gnomon_profiler.measuring.session import Machine, Result, spread_of
 
 _SAME = ("machine", "torch", "cpu_capability", "python", "gnomon", "allocator", "weights_sha256", "engine")
-"""Of the provenance, what has to be the same. Of our version that is the release: commits are told, and tell nothing apart."""
+"""Parts of the provenance that must be equal for cells to be reused. Of our version only the release counts, not the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _release(version: str) -> str:
 _DIGITS = 6
 LOOPBACK = "TCP over loopback, without a wire"
 ALLOCATOR = f"{'glibc' if jemalloc() is None else 'jemalloc'}, freed memory kept"
-"""Of the processes that measure, which are started as instances are."""
+"""The allocator of the measuring processes, which are started as instances are."""
 
 
 @dataclass(frozen=True, slots=True)

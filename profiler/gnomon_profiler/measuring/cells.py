@@ -29,7 +29,7 @@ _TRANSFER_REPEATS = 15
 _START_REPEATS = 11
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 _FIXED_COST = 4.0
-"""Time of a cell without a batch, in batches of one on one core: a guess that only the remaining time depends on."""
+"""Cost of a cell without a batch, in batches of one on one core: a guess, used for the remaining time only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Plan:
     cpus: tuple[int, ...]
     tries: int = TRIES
     largest: int = 0
-    """The largest batch that there are cells of besides these."""
+    """The largest batch of earlier cells, besides those of this plan."""
 
     def cells(self) -> Iterator[Cell]:
         """All cells, the most important ones first."""
