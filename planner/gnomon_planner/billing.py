@@ -67,7 +67,7 @@ class ProvisionedPrice:
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.usd_per_core_s < math.inf and 0.0 <= self.usd_per_gb_s < math.inf):
-            raise bad_request("bad_price", "A price of cores or memory is no number from 0.")
+            raise bad_request("bad_price", "A price of cores or memory is negative or not a number.")
 
     def per_second(self, cores: float, memory_mb: float) -> float:
         """Dollars per second of one instance."""

@@ -54,9 +54,9 @@ class BufferPlan:
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise bad_request("bad_plan", f"A largest batch of {self.batch}.", "A batch has at least 1 request.")
+            raise bad_request("bad_plan", f"The largest batch {self.batch} is below 1.", "A batch has at least 1 request.")
         if math.isnan(self.timeout_s) or self.timeout_s < 0.0:
-            raise bad_request("bad_plan", f"A timeout of {self.timeout_s} s.", "A timeout is 0 or more.")
+            raise bad_request("bad_plan", f"The timeout {self.timeout_s} s is invalid.", "A timeout is 0 or more.")
 
 
 class Buffer:

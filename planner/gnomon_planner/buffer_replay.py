@@ -82,7 +82,9 @@ def replay_changing_buffer(times_s: Sequence[float] | Vector, changes: Sequence[
     starts = [change.since_s for change in changes]
     invalid = any(change.batch < 1 or not change.timeout_s >= 0.0 for change in changes) or not changes
     if invalid or (np.diff(times) < 0.0).any() or sorted(starts) != starts:
-        raise bad_request("bad_buffer", "The buffer cannot do that.", "Times ascend, B is at least 1 and T at least 0.")
+        raise bad_request(
+            "bad_buffer", "The times, a batch size or a timeout are invalid.", "Times ascend, B is at least 1 and T at least 0."
+        )
     opened: list[Indices] = []
     sent: list[Vector] = []
     next_request = 0

@@ -227,5 +227,7 @@ def quantile(percent: float) -> float:
 
     """
     if not 0.0 < percent <= 100.0:  # noqa: PLR2004 - percent
-        raise bad_request("bad_percentile", f"A percentile of {percent:g}.", "Percentiles are above 0 and at most 100.")
+        raise bad_request(
+            "bad_percentile", f"The percentile {percent:g} is out of range.", "Percentiles are above 0 and at most 100."
+        )
     return percent / 100.0 - CDF_TOLERANCE

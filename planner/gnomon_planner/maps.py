@@ -176,7 +176,7 @@ class Map:
     def rescaled(self, rate_rps: float) -> Map:
         """The process with its time scaled to another rate: c², skewness, correlations and the limit of I are unchanged."""
         if not (math.isfinite(rate_rps) and rate_rps > 0.0):
-            raise bad_request("bad_rate", f"A rate of {rate_rps} requests/s.", "A rate is a positive number.")
+            raise bad_request("bad_rate", f"The rate {rate_rps} requests/s is invalid.", "A rate is a positive number.")
         factor = rate_rps / self.rate_rps
         return Map(self.D0 * factor, self.D1 * factor)
 
@@ -192,7 +192,7 @@ class Map:
 
         """
         if not 0.0 < share <= 1.0:
-            raise bad_request("bad_share", f"A share of {share} of the requests.", "A share is above 0 and at most 1.")
+            raise bad_request("bad_share", f"The share {share} of the requests is invalid.", "A share is above 0 and at most 1.")
         return Map(self.D0 + (1.0 - share) * self.D1, share * self.D1)
 
 

@@ -97,7 +97,7 @@ class Landscape:
 
         """
         if not slo_s > 0.0:
-            raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
+            raise bad_request("bad_slo", f"The SLO {slo_s:g} s is invalid.", "An SLO is a positive time.")
         # A whole number of provisioned instances is paid for, so that many plans cost the same: the quickest of them comes first.
         order_by = (self.usd_per_request, self.latency_s) if self._estimates else (self._compared,)
         best = self._best(
@@ -131,7 +131,9 @@ class Landscape:
 
         """
         if not budget_usd > 0.0:
-            raise bad_request("bad_budget", f"A budget of {budget_usd:g} dollars.", "A budget is a positive price per request.")
+            raise bad_request(
+                "bad_budget", f"The budget {budget_usd:g} dollars is invalid.", "A budget is a positive price per request."
+            )
         # Where costs are estimates, those somewhat above the budget may still be within it.
         tolerance = 1.5 if self._estimates else 1.0
         best = self._best(

@@ -59,12 +59,18 @@ class Space:
 
     def __post_init__(self) -> None:
         if not (self.sizes and self.batches and self.timeouts_s):
-            raise bad_request("bad_space", "Nothing to choose from.", "Give at least one size, one batch and one timeout.")
+            raise bad_request(
+                "bad_space",
+                "There are no sizes, batches or timeouts to choose from.",
+                "Give at least one size, one batch and one timeout.",
+            )
         if min(self.batches) < 1 or not all(timeout_s >= 0.0 for timeout_s in self.timeouts_s):
-            raise bad_request("bad_space", "A batch below 1, or a timeout below 0.", "Both start there.")
+            raise bad_request("bad_space", "A batch is below 1, or a timeout below 0.", "Use batches from 1 and timeouts from 0.")
         for size in self.sizes:
             if not (math.isfinite(size.memory_mb + size.cores) and size.memory_mb >= 0.0 and size.cores >= 0.0):
-                raise bad_request("bad_space", f"{size.name} has no such memory or cores.", "Both are numbers from 0.")
+                raise bad_request(
+                    "bad_space", f"The memory or cores of {size.name} are invalid.", "Both are finite numbers from 0."
+                )
             size.service(len(size.service_s))
 
 

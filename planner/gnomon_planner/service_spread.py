@@ -84,7 +84,7 @@ def ratios_of_runs(cells: Iterable[Sequence[float]]) -> tuple[float, ...]:
     """
     rows = [np.array(cell, dtype=float) for cell in cells if len(cell)]
     if not all(np.isfinite(row).all() and (row > 0.0).all() for row in rows):
-        raise bad_request("bad_measurements", "A run is not a positive time.", "Measure it again.")
+        raise bad_request("bad_measurements", "A measured time is not positive.", "Measure it again.")
     runs = np.concatenate([row / np.median(row) for row in rows]) if rows else np.ones(1)
     return reduced_ratios(runs.tolist())
 

@@ -158,7 +158,7 @@ def fit_service_times(points: Sequence[Measurement], *, core_size: float | None 
     if len(points) < SPARE_POINTS + 2 or not all(
         0.0 < point.seconds < math.inf and 0.0 < point.size < math.inf and point.batch >= 1 for point in points
     ):
-        raise bad_request("bad_measurements", "These are not at least 4 positive times.", "Measure more cells.")
+        raise bad_request("bad_measurements", "There are fewer than 4 cells with positive times.", "Measure more cells.")
     sizes = np.array([point.size for point in points], dtype=float)
     batches = np.array([point.batch for point in points], dtype=float)
     seconds = np.array([point.seconds for point in points])

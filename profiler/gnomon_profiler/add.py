@@ -96,7 +96,9 @@ def add_model(
     from gnomon_profiler.importing.sklearn_estimator import is_estimator, model_of_estimator  # noqa: PLC0415
 
     if not is_estimator(module):
-        raise bad_request("invalid_source", f"{type(module).__name__} is neither a torch module nor an estimator.", "Give one.")
+        raise bad_request(
+            "invalid_source", f"{type(module).__name__} is neither a torch module nor an estimator.", "Pass one of these."
+        )
     model = model_of_estimator(module, described)
     files = capture(model.module, model.example, model.description)
     check_rows(model.module, model.example, files)
@@ -155,13 +157,17 @@ def _check_options(
     source: str, imported: str, *, from_catalog: bool, shapes: Sequence[Sequence[int]], weights: Path | None, length: int
 ) -> None:
     if from_catalog and shapes:
-        raise bad_request("invalid_source", f"{source} of the catalog has the inputs that it has.", "Leave out the shapes.")
+        raise bad_request(
+            "invalid_source", f"The inputs of {source}, a model of the catalog, are fixed.", "Leave out the shapes."
+        )
     if imported not in ("", ONNX) and shapes:
         raise bad_request("invalid_source", f"{source[:200]} states the shapes of its inputs.", "Leave out the shapes.")
     if weights is not None and not from_catalog:
         raise bad_request("invalid_source", f"{source[:200]} comes with its own weights.", "Leave out --weights.")
     if length < 0 or (length and imported != TRANSFORMERS):
-        raise bad_request("invalid_source", "A length is of the sequences of a transformers folder.", "Leave out --length.")
+        raise bad_request(
+            "invalid_source", "Only models of a transformers folder have a length of sequences.", "Leave out --length."
+        )
 
 
 def _existing(repository: ModelRepository, reference: str) -> ModelEntry | None:

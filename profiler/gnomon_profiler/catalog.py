@@ -336,7 +336,7 @@ def refuse_proposals(name: str) -> GnomonError:
     return GnomonError(
         422,
         "unsupported_model",
-        f"{name} looks at proposals, whose number depends on the image.",
+        f"{name} uses proposals, whose number depends on the image.",
         "Take a single-shot detector: torchvision:ssd300_vgg16, torchvision:ssdlite320_mobilenet_v3_large.",
     )
 

@@ -216,14 +216,14 @@ def corrupt_file(name: str, version: str, file: str) -> GnomonError:
         500,
         "model_corrupt",
         f"Model {name}@{version}: {file} does not have the SHA-256 that its manifest states.",
-        "Put it again; nothing is served from it.",
+        "Add the model again; it is not served meanwhile.",
     )
 
 
 def corrupt_manifest(name: str, version: str, error: Exception) -> GnomonError:
     """500: the manifest itself cannot be read."""
     return GnomonError(
-        500, "model_corrupt", f"Model {name}@{version} has no readable manifest ({type(error).__name__}).", "Put it again."
+        500, "model_corrupt", f"Model {name}@{version} has no readable manifest ({type(error).__name__}).", "Add the model again."
     )
 
 

@@ -271,7 +271,7 @@ class S3Repository(BaseRepository):
                 return
             if self._bucket.put_if(key, manifest.to_bytes(), existing and existing[1]):
                 return
-        raise GnomonError(503, "repository_busy", f"Others keep writing {manifest.name}@{manifest.version}.", "Try again.")
+        raise GnomonError(503, "repository_busy", f"Other clients keep writing {manifest.name}@{manifest.version}.", "Try again.")
 
     def _keep(self, manifest: Manifest, files: Mapping[str, Content]) -> None:
         """Keep uploaded files in the local folder, so that they need not be fetched."""

@@ -95,7 +95,7 @@ def selected(arrivals: Sequence[float], start_s: float = 0.0, duration_s: float 
 
 def _check(rate_rps: float, duration_s: float) -> None:
     if not (math.isfinite(rate_rps) and rate_rps > 0 and math.isfinite(duration_s) and duration_s >= 0):
-        raise bad_request("bad_rate", f"{rate_rps} requests/s for {duration_s} s.", "A rate and a duration are positive numbers.")
+        raise bad_request("bad_rate", f"Invalid rate {rate_rps} requests/s or duration {duration_s} s.", "Use positive numbers.")
 
 
 HINT = "It holds t_seconds,count rows, a time stamp a line, JSON with counts and bin_s or times_s, or a table with a header."
@@ -115,7 +115,9 @@ def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
     if _is_header(first):
         return read_table(path, function)
     if function is not None:
-        raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a table has.")
+        raise bad_request(
+            "unknown_trace_function", f"{path.name} has no columns.", "Leave the name out: only tables have columns."
+        )
     if _is_record(first):
         return recorded(path)
     with open_text(path) as lines:

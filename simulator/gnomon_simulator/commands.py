@@ -62,13 +62,13 @@ class ArrivalOptions:
         sources = (self.trace, self.record, self.poisson_rps, self.rate_rps)
         if sum(source is not None for source in sources) != 1:
             raise bad_request(
-                "bad_arrivals", "Arrivals come from one source.", "Name a trace, a record, a Poisson or a constant rate."
+                "bad_arrivals", "Arrivals need exactly one source.", "Name a trace, a record, a Poisson or a constant rate."
             )
         if self.scale <= 0:
-            raise bad_request("bad_arrivals", f"A scale of {self.scale} leaves nothing.", "Use a factor above 0.")
+            raise bad_request("bad_arrivals", f"A scale of {self.scale} leaves no arrivals.", "Use a factor above 0.")
         times_s = self._times_s()
         if not times_s:
-            raise bad_request("bad_arrivals", "There is not one arrival in this stretch.", "Choose a longer or busier one.")
+            raise bad_request("bad_arrivals", "There are no arrivals in this stretch.", "Choose a longer or busier stretch.")
         return times_s
 
     def _times_s(self) -> Sequence[float]:
@@ -80,7 +80,7 @@ class ArrivalOptions:
         if self.record is not None:
             return self._unscaled(arrivals.selected(arrivals.recorded(self.record), self.start_s, self.duration_s))
         if self.duration_s is None:
-            raise bad_request("bad_arrivals", "A rate goes on for ever.", "Say for how long.")
+            raise bad_request("bad_arrivals", "A rate needs a duration.", "Give the duration.")
         if self.poisson_rps is not None:
             return arrivals.poisson(self.poisson_rps * self.scale, self.duration_s, stream(self.seed, "arrivals"))
         assert self.rate_rps is not None
@@ -89,9 +89,11 @@ class ArrivalOptions:
     def _unscaled(self, times_s: list[float]) -> list[float]:
         """Recorded times in seconds, ascending."""
         if self.scale != 1.0:
-            raise bad_request("bad_arrivals", "Recorded moments cannot be scaled.", "Leave the scale out, or use counts per bin.")
+            raise bad_request(
+                "bad_arrivals", "Recorded arrival times cannot be scaled.", "Leave the scale out, or use counts per bin."
+            )
         if not all(map(math.isfinite, times_s)):
-            raise bad_request("bad_arrivals", "NaN or an infinite number is among the times.", "Times are seconds, finite.")
+            raise bad_request("bad_arrivals", "A time is NaN or infinite.", "Give finite times in seconds.")
         return sorted(times_s)
 
 
@@ -195,7 +197,7 @@ def _networked(profile: Profile, options: SimulateOptions) -> Profile:
 
 def _profile(options: SimulateOptions, settings: Settings) -> Profile:
     if (options.profile is None) == (options.service_s is None):
-        raise bad_request("bad_profile", "An instance's speed comes from one source.", "Name a profile, or a time per request.")
+        raise bad_request("bad_profile", "An instance's speed needs one source.", "Name either a profile or a time per request.")
     if options.profile is not None:
         profile = read_profile(options.profile, settings.weight_mode)
         if options.serial_fraction is not None:
@@ -205,11 +207,13 @@ def _profile(options: SimulateOptions, settings: Settings) -> Profile:
         if options.serial_fraction is not None:
             raise bad_request(
                 "bad_profile",
-                "A time per request says nothing of other cores.",
+                "A serial fraction needs a profile: a time per request holds for one number of cores.",
                 "Name a profile, or leave the serial fraction out.",
             )
         if options.service_s <= 0:
-            raise bad_request("bad_profile", f"{options.service_s} s for a request.", "It takes longer than 0 s.")
+            raise bad_request(
+                "bad_profile", f"A time per request of {options.service_s} s is not positive.", "Use a time above 0 s."
+            )
         profile = constant("function", options.service_s, cores=settings.cores)
     load_s = profile.load_s if options.load_s is None else options.load_s
     return replace(profile, load_s=load_s, noise=options.noise or profile.noise)

@@ -175,7 +175,7 @@ class SimulatedPlatform:
         shadow = lifetime.instance if lifetime is not None else None
         serves = shadow is not None and shadow.kind is InstanceKind.SHADOW and shadow.state is InstanceState.READY
         if lifetime is None or shadow is None or not serves or shadow.partner not in self._live or shadow.pair is None:
-            raise GnomonError(409, "no_such_shadow", f"{shadow_id} works for nobody.", "Decide again.")
+            raise GnomonError(409, "no_such_shadow", f"{shadow_id} is no Shadow that works for a Body.", "Decide again.")
         more_bytes = lifetime.profile.memory_bytes - shadow.memory_bytes
         node, now_s = self._nodes[shadow.node], self._events.now_s
         if more_bytes > node.unclaimed_bytes:

@@ -58,9 +58,9 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bin_s) and self.bin_s > 0.0):
-            raise bad_request("bad_trace", f"A bin of {self.bin_s} s.", "A bin has a positive length, in seconds.")
+            raise bad_request("bad_trace", f"A bin of {self.bin_s} s is not possible.", "Use a positive length in seconds.")
         if not all(0.0 <= count < math.inf for count in self.counts):
-            raise bad_request("bad_trace", "A count is negative, infinite or NaN.", "Counts are numbers from 0.")
+            raise bad_request("bad_trace", "A count is negative, infinite or NaN.", "Use finite counts of at least 0.")
 
     @property
     def duration_s(self) -> float:
@@ -85,7 +85,7 @@ class Trace:
         if not counts:
             raise bad_request(
                 "empty_trace",
-                f"Nothing of the trace lies from second {start_s:g} on.",
+                f"The trace has no bins in the stretch from second {start_s:g}.",
                 f"It has {self.duration_s:g} seconds in bins of {self.bin_s:g} s.",
             )
         return Trace(self.bin_s, counts)
@@ -246,7 +246,7 @@ class _Table:
         self._function = function
         self._whose = self.first(_FUNCTIONS)
         if function is not None and self._whose is None:
-            raise bad_request("unknown_trace_function", f"{path.name} does not say whose a row is.", "Leave the function out.")
+            raise bad_request("unknown_trace_function", f"{path.name} has no column of functions.", "Leave the function out.")
 
     def first(self, known: Iterable[str]) -> str | None:
         """The first of these names that a column has."""

@@ -59,7 +59,11 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
 
     """
     if platform == "knative":
-        raise bad_request("no_gateway", "On Knative, requests come by its ingress.", "Use `gnomon serve --platform knative`.")
+        raise bad_request(
+            "no_gateway",
+            "`gnomon run` needs a gateway of its own, and on Knative the ingress takes the requests.",
+            "Use `gnomon serve --platform knative`.",
+        )
     for name in KNATIVE_OPTIONS:
         options.pop(name, None)
     _refuse_applications(platform, options)

@@ -460,9 +460,11 @@ def _text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise GnomonError(400, "credentials_missing", f"{path} cannot be read: {error}.", "Write it there.") from None
+        raise GnomonError(
+            400, "credentials_missing", f"{path} cannot be read: {error}.", "Write the credential into this file."
+        ) from None
     if not text:
-        raise bad_request("credentials_missing", f"{path} is empty.", "Write it there.")
+        raise bad_request("credentials_missing", f"{path} is empty.", "Write the credential into this file.")
     return text
 
 

@@ -184,7 +184,7 @@ class Session:
     def _result(self, cell: Cell) -> Result:
         result = self._found(cell)
         if result is None:
-            raise GnomonError(500, "measuring_failed", f"Nothing was said of {cell}.", "Try again.")
+            raise GnomonError(500, "measuring_failed", f"The measuring process reported no result of {cell}.", "Try again.")
         return result
 
     def _noisy(self, cells: Iterable[Cell]) -> list[Cell]:

@@ -97,7 +97,7 @@ def test_sizes_that_offer_nothing_are_refused(tmp_path: Path, sizes: list[object
     file.write_text(json.dumps({"sizes": sizes}))
     done = planned("--rate", 20, "--sizes", file, "--slo-ms", 500)
     assert done.returncode == 2
-    assert done.stderr.startswith("Error: Nothing to choose from")
+    assert done.stderr.startswith("Error: There are no sizes, batches or timeouts to choose from")
 
 
 def test_a_text_is_no_list_of_service_times(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
         read_demand(path, "h")
     assert refused.value.hint == "It has f, g."
     path.write_text("timestamp\n1\n")
-    with pytest.raises(GnomonError, match="whose a row is"):
+    with pytest.raises(GnomonError, match="has no column of functions"):
         read_demand(path, "f")
     path.write_text("0.5\n")
     with pytest.raises(GnomonError, match="no columns"):
