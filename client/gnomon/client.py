@@ -114,7 +114,7 @@ class Client:
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
-        self._kept = threading.local()
+        self._local = threading.local()
         self._inputs: dict[str, list[dict[str, Any]]] = {}
 
     def register_model(
@@ -233,16 +233,16 @@ class Client:
 
     def _infer(self, app: str, inputs: Sequence[Any] | Mapping[str, Any], parameters: dict[str, Any]) -> Answer:
         named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-        wanted = self._wanted(app)
-        if not wanted:
+        specs = self._wanted(app)
+        if not specs:
             # The application has no models, or they take different tensors: the gateway says which.
             self._call("POST", f"/v2/models/{quote(app, safe='')}/infer", b"{}", {"Content-Type": "application/json"})
-        if not isinstance(inputs, Mapping) and len(wanted) != 1:
-            names = ", ".join(tensor["name"] for tensor in wanted)
+        if not isinstance(inputs, Mapping) and len(specs) != 1:
+            names = ", ".join(tensor["name"] for tensor in specs)
             raise bad_request("invalid_inputs", f"The models of {app} have the inputs {names}.", "Give them by name.")
         tensors: list[dict[str, Any]] = []
         binary: list[bytes] = []
-        for spec in wanted:
+        for spec in specs:
             samples = named[spec["name"]] if spec["name"] in named else named.get("")
             if samples is None:
                 raise bad_request("invalid_inputs", f"The input {spec['name']} is missing.", "Give all inputs by name.")
@@ -316,15 +316,15 @@ class Client:
 
     def _send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> _Response:
         """Send a request, once more on a new connection where the gateway has closed the one that was kept."""
-        kept: _Kept | None = getattr(self._kept, "kept", None)
-        if kept is not None and kept.process != os.getpid():
-            kept = None  # this process is a fork: the connection's answers are those of the process that has opened it
-        connection = kept.connection if kept is not None else self._connect()
+        open_connection: _ThreadConnection | None = getattr(self._local, "connection", None)
+        if open_connection is not None and open_connection.process != os.getpid():
+            open_connection = None  # this process is a fork: the connection's answers are those of the process that has opened it
+        connection = open_connection.connection if open_connection is not None else self._connect()
         try:
             connection.request(method, self._path + path, body, {**self._headers, **headers})
             answer = connection.getresponse()
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            if kept is None:
+            if open_connection is None:
                 raise
             self._close()
             return self._send(method, path, body, headers)
@@ -333,14 +333,14 @@ class Client:
     def _connect(self) -> http.client.HTTPConnection:
         make = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection: http.client.HTTPConnection = make(self._host, self._port, timeout=self._timeout_s)
-        self._kept.kept = _Kept(connection)
+        self._local.connection = _ThreadConnection(connection)
         return connection
 
     def _close(self) -> None:
-        self._kept.kept = None
+        self._local.connection = None
 
 
-class _Kept:
+class _ThreadConnection:
     """The connection of one thread, which is closed with the thread or the client."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
@@ -475,16 +475,16 @@ def _line(name: str, value: Any) -> str:
     raise bad_request("invalid_constraint", f"{name} is {text[:50]!r}.", "Names are printable ASCII characters.")
 
 
-def _validation(given: Any) -> tuple[Any, Sequence[int]]:
+def _validation(validation: Any) -> tuple[Any, Sequence[int]]:
     """The samples of a validation set, and the class of each.
 
     Raises:
         GnomonError: 400 `invalid_validation`.
 
     """
-    if not isinstance(given, tuple) or len(given) != 2 or not all(hasattr(part, "__len__") for part in given):  # noqa: PLR2004
+    if not isinstance(validation, tuple) or len(validation) != 2 or not all(hasattr(part, "__len__") for part in validation):  # noqa: PLR2004
         raise bad_request("invalid_validation", "validation is not a pair.", "Give (samples, classes).")
-    samples, labels = given
+    samples, labels = validation
     if not len(labels) or len(samples) != len(labels):
         hint = "Give one class for each sample, and at least one."
         raise bad_request("invalid_validation", f"{len(samples)} samples have {len(labels)} classes.", hint)

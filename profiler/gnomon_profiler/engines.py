@@ -105,19 +105,19 @@ def add_engines(
     if not chosen:
         return entry
     report = read_report(entry.files[REPORT]) if REPORT in entry.files else None
-    known = set() if report is None else set(report.engines)
-    wanted = known | {engine_name(engine, precision) for precision in _precisions(precisions) for engine in chosen}
+    reported = set() if report is None else set(report.engines)
+    requested = reported | {engine_name(engine, precision) for precision in _precisions(precisions) for engine in chosen}
     validation = entry.sha256.get(VALIDATION, "")
-    if report is not None and wanted == known and report.validation == validation:
+    if report is not None and requested == reported and report.validation == validation:
         return entry
     with tempfile.TemporaryDirectory(prefix="gnomon-engines-") as directory:
         folder = Path(directory)
         reasons = (
-            {} if report is None else {name: report.result(name).reason for name in known if not _can_be_measured(entry, name)}
+            {} if report is None else {name: report.result(name).reason for name in reported if not _can_be_measured(entry, name)}
         )
-        reasons |= convert(entry, sorted(wanted - known), folder, progress, background=background, processes=processes)
+        reasons |= convert(entry, sorted(requested - reported), folder, progress, background=background, processes=processes)
         arithmetic = {BF16: BF16, INT8: _arithmetic_of_int8(entry, report)}
-        report = measure(entry, folder, reasons, progress, background=background, names=wanted, processes=processes)
+        report = measure(entry, folder, reasons, progress, background=background, names=requested, processes=processes)
         report = replace(
             report,
             engines={
@@ -142,14 +142,14 @@ def add_samples(
         GnomonError: 422 `invalid_validation` or `invalid_samples`; 409 `model_exists` where the version has others.
 
     """
-    given = {name: path for name, path in ((VALIDATION, validation), (SAMPLES, samples)) if path is not None}
-    if not given:
+    files = {name: path for name, path in ((VALIDATION, validation), (SAMPLES, samples)) if path is not None}
+    if not files:
         return entry
-    for name, path in given.items():
+    for name, path in files.items():
         read_samples(path, entry.signature, labelled=name == VALIDATION)
     # A repository moves files that are put: the user's stay where they are.
     with tempfile.TemporaryDirectory(prefix="gnomon-samples-") as folder:
-        copies = {name: Path(shutil.copy(path, Path(folder) / name)) for name, path in given.items()}
+        copies = {name: Path(shutil.copy(path, Path(folder) / name)) for name, path in files.items()}
         return repository.put_files(entry.name, entry.version, {**entry.files, **copies})
 
 
@@ -205,26 +205,26 @@ def convert(
     label = f"{entry.name}@{entry.version}"
     reasons = {name: unsupported(*split_name(name)) for name in engines if name not in GRAPH_FILES}
     # OpenVINO narrows its fp32 graph to bf16 by itself: there is nothing to convert.
-    wanted = [name for name in engines if name in GRAPH_FILES and split_name(name)[1] != BF16]
-    wanted += ["openvino"] if engine_name("openvino", BF16) in engines and "openvino" not in wanted else []
-    wanted = [name for name in wanted if not (split_name(name)[1] == FP32 and _can_be_measured(entry, name))]
-    if not wanted:
+    convertible = [name for name in engines if name in GRAPH_FILES and split_name(name)[1] != BF16]
+    convertible += ["openvino"] if engine_name("openvino", BF16) in engines and "openvino" not in convertible else []
+    convertible = [name for name in convertible if not (split_name(name)[1] == FP32 and _can_be_measured(entry, name))]
+    if not convertible:
         return reasons
     order = {
         "program": str(entry.program),
         "weights": str(entry.weights),
         "layers": str(entry.layers or ""),
-        "engines": wanted,
+        "engines": convertible,
         "background": background,
         "graphs": {file: str(path) for file, path in entry.files.items() if file in _GRAPHS},
         "samples": {file: str(path) for file, path in entry.files.items() if file in (SAMPLES, VALIDATION)},
     }
     command = [sys.executable, "-m", "gnomon_profiler.engines", json.dumps(order), str(folder)]
-    progress(f"{label}: converting for {', '.join(wanted)}")
+    progress(f"{label}: converting for {', '.join(convertible)}")
     last = _conversion(processes or ChildProcesses(), command)
     outcome = folder / _OUTCOME
     if not outcome.is_file():
-        return reasons | dict.fromkeys(wanted, f"the conversion ended early: {last[:300]}")
+        return reasons | dict.fromkeys(convertible, f"the conversion ended early: {last[:300]}")
     reasons |= json.loads(outcome.read_bytes())
     outcome.unlink()
     for engine, reason in reasons.items():
@@ -386,8 +386,8 @@ def _quantise_here(
     """The int8 graphs, all from one calibration. Returns the reason of each that there is none of."""
     from gnomon_profiler.quantisation import to_onnx_int8, to_openvino_int8  # noqa: PLC0415 - extras
 
-    wanted = tuple(names)
-    if not wanted:
+    int8_names = tuple(names)
+    if not int8_names:
         return {}
     program = parse_program(Path(order["program"]).read_bytes())
     of_onnx, of_openvino = engine_name("onnxruntime", INT8), engine_name("openvino", INT8)
@@ -395,18 +395,18 @@ def _quantise_here(
     try:
         if quantised not in graphs:
             if "onnxruntime" in reasons:
-                return dict.fromkeys(wanted, reasons["onnxruntime"])
+                return dict.fromkeys(int8_names, reasons["onnxruntime"])
             samples = sample_set(program.signature, {file: Path(path) for file, path in order["samples"].items()})
             source = {file: graphs[file] for file in GRAPH_FILES["onnxruntime"]}
             (folder / quantised).write_bytes(to_onnx_int8(source, samples, program.inputs)[quantised])
             graphs[quantised] = folder / quantised
-        if of_openvino in wanted:
+        if of_openvino in int8_names:
             for file, data in to_openvino_int8(graphs[quantised]).items():
                 (folder / file).write_bytes(data)
     except GnomonError as error:
-        return dict.fromkeys(wanted, error.message)
+        return dict.fromkeys(int8_names, error.message)
     except ImportError as error:
-        return dict.fromkeys(wanted, f"int8 needs ONNX Runtime's quantisation: {error}. {how_to_install('onnxruntime')}")
+        return dict.fromkeys(int8_names, f"int8 needs ONNX Runtime's quantisation: {error}. {how_to_install('onnxruntime')}")
     return {}
 
 

@@ -38,9 +38,9 @@ def app() -> None:
 @json_option
 def list_applications(*, target: Target, namespace: str, as_json: bool) -> None:
     """List the applications."""
-    found = target.gateway().json("GET", PATH, query=in_namespace(namespace)) or []
+    applications = target.gateway().json("GET", PATH, query=in_namespace(namespace)) or []
     if as_json:
-        print_json(found)
+        print_json(applications)
         return
     rows = [
         (
@@ -49,7 +49,7 @@ def list_applications(*, target: Target, namespace: str, as_json: bool) -> None:
             ", ".join(application["models"]) or _NONE,
             f"{application['active_variants']}/{application['variants']}",
         )
-        for application in found
+        for application in applications
     ]
     print_table(("APPLICATION", "ENDPOINT", "MODELS", "ACTIVE VARIANTS"), rows)
 
@@ -67,24 +67,24 @@ def list_applications(*, target: Target, namespace: str, as_json: bool) -> None:
 @json_option
 def describe(*, target: Target, name: str, namespace: str, as_json: bool) -> None:
     """Show an application's models and variants."""
-    found = target.gateway().json("GET", _path(name), query=in_namespace(namespace))
+    application = target.gateway().json("GET", _path(name), query=in_namespace(namespace))
     if as_json:
-        print_json(found)
+        print_json(application)
         return
-    click.echo(f"{found['name']}  {_endpoint(found['endpoint'])}")
-    print_table(("MODEL", "ACCURACY"), [(model["model"], _number(model["accuracy"])) for model in found["models"]])
-    for line in found.get("progress", {}).values():
+    click.echo(f"{application['name']}  {_endpoint(application['endpoint'])}")
+    print_table(("MODEL", "ACCURACY"), [(model["model"], _number(model["accuracy"])) for model in application["models"]])
+    for line in application.get("progress", {}).values():
         click.echo(line)
-    if found["variants"]:
+    if application["variants"]:
         click.echo("")
         headings = ("VARIANT", "STATE", "INSTANCES", "ACCURACY", "MS", "LOAD MS", "COST", "ANSWERED")
-        print_table(headings, [_row(variant) for variant in found["variants"]])
-    if advice := _advice(found.get("workers") or {}):
+        print_table(headings, [_row(variant) for variant in application["variants"]])
+    if advice := _advice(application.get("workers") or {}):
         click.echo(f"\n{advice}")
-    failed = {variant["id"]: variant["problem"] for variant in found["variants"] if variant["problem"]}
-    for subject, problem in {**found["problems"], **failed}.items():
+    failed = {variant["id"]: variant["problem"] for variant in application["variants"] if variant["problem"]}
+    for subject, problem in {**application["problems"], **failed}.items():
         click.echo(f"{subject}: {problem}", err=True)
-    store = found.get("store") or {"available": True}
+    store = application.get("store") or {"available": True}
     if not store["available"]:
         waiting = f"; {store['unsent']} changes wait for it" if store["unsent"] else ""
         reason = f"The metadata store does not answer since {store['since']}: {store['problem']}"

@@ -186,26 +186,26 @@ def await_instance(gateway: Gateway, accepted: urllib3.BaseHTTPResponse) -> str:
 
     """
     path, until_s, pause_s = accepted.headers.get("Location", ""), time.monotonic() + READY_LIMIT_S, FIRST_PAUSE_S
-    found: Mapping[str, Any] = {}
+    detail: Mapping[str, Any] = {}
     while path and time.monotonic() < until_s:
         answer = gateway.call("GET", path)
         if answer.status == NOT_FOUND:
             return ""  # removed meanwhile, or a gateway in front of ours passes on some routes only
         gateway.check(answer)
-        found = answer.json()
-        problem = found.get("problem") or {}
-        ready = [body for body in found["bodies"] if body["state"] == "ready" and body["version"] >= found["version"]]
+        detail = answer.json()
+        problem = detail.get("problem") or {}
+        ready = [body for body in detail["bodies"] if body["state"] == "ready" and body["version"] >= detail["version"]]
         if ready:
-            return f"\n{len(ready)} of {found['replicas']} instances are ready. {_why(problem)}" if problem else ""
+            return f"\n{len(ready)} of {detail['replicas']} instances are ready. {_why(problem)}" if problem else ""
         if problem.get("final"):
             raise CommandFailed(f"{_why(problem)} ({problem['code']})")
-        if not found["replicas"]:
+        if not detail["replicas"]:
             return "\nIts first request starts an instance."
         time.sleep(pause_s)
         pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
     if not path:
         return ""
-    why = _why(found["problem"]) if found.get("problem") else "`gnomon logs` and `gnomon decisions` may say why."
+    why = _why(detail["problem"]) if detail.get("problem") else "`gnomon logs` and `gnomon decisions` may say why."
     raise CommandFailed(f"it is deployed, and has no instance that is ready after {READY_LIMIT_S:g} s. {why}")
 
 

@@ -66,18 +66,18 @@ def doctor(
     if platform == "local":
         from gnomon_cli.doctor.machine import machine_checks  # noqa: PLC0415 - likewise
 
-        found = run_checks(machine_checks(state_folder(state, os.environ)))
+        results = run_checks(machine_checks(state_folder(state, os.environ)))
     else:
         from gnomon_cli.doctor.examination import examine_cluster  # noqa: PLC0415 - likewise
 
         spaces = system_namespace, namespace
-        found = examine_cluster(kubeconfig, context, spaces, _account(service_account), knative=platform == "knative")
+        results = examine_cluster(kubeconfig, context, spaces, _account(service_account), knative=platform == "knative")
     if as_json:
-        print_json([finding.document for finding in found])
+        print_json([finding.document for finding in results])
     else:
-        for finding in found:
+        for finding in results:
             click.echo(finding.line)
-    if failed(found):
+    if failed(results):
         click.get_current_context().exit(EXIT_FAILURE)
 
 

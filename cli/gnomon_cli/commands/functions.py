@@ -231,20 +231,20 @@ def instances_of(gateway: Gateway, address: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def print_instances(found: Mapping[str, Any]) -> None:
+def print_instances(detail: Mapping[str, Any]) -> None:
     """Two tables, and a line each on the scaling policy, what the function does without, and what pairs did."""
-    bodies, shadows, pairs = found.get("bodies") or [], found.get("shadows") or [], found.get("pairs") or {}
-    if found.get("problem"):
-        click.echo(f"Problem: {found['problem']['message']}")
-    if in_force := found.get("scaling_in_force"):
-        scaling = found.get("scaling")
+    bodies, shadows, pairs = detail.get("bodies") or [], detail.get("shadows") or [], detail.get("pairs") or {}
+    if detail.get("problem"):
+        click.echo(f"Problem: {detail['problem']['message']}")
+    if in_force := detail.get("scaling_in_force"):
+        scaling = detail.get("scaling")
         instead = f" (in place of {scaling})" if in_force["policy"] != scaling else ""
         failed = f"; {in_force['error']}" if in_force["error"] and in_force["error"] not in in_force["reason"] else ""
         click.echo(f"Scaling policy: {in_force['policy']}{instead}: {in_force['reason']}{failed}")
-    if found.get("engine"):
-        click.echo(f"Engine: {found['engine']}")
-    if found.get("notice"):
-        click.echo(f"Notice: {found['notice']}")
+    if detail.get("engine"):
+        click.echo(f"Engine: {detail['engine']}")
+    if detail.get("notice"):
+        click.echo(f"Notice: {detail['notice']}")
     if bodies:
         click.echo("Bodies:")
         columns = ("  ID", "STATE", "CORES", "MEMORY", "LARGEST BATCH", "IN FLIGHT", "SHADOW")

@@ -552,21 +552,26 @@ def profile(
 def profiles(*, name: str, folder: str, state: str, file: Path | None, serial: tuple[int, ...], as_json: bool) -> None:
     """List the profiles, or show those of one model."""
     if file is not None:
-        found = [(file, _read(file))]
+        stored_profiles = [(file, _read(file))]
     else:
         reference = _reference(name, folder, state) if name else None
-        found = list(profile_store(folder, state).list(reference))
-        if name and not found:
+        stored_profiles = list(profile_store(folder, state).list(reference))
+        if name and not stored_profiles:
             raise CommandFailed(f"{reference} has no profile.", f"Measure it: gnomon models profile {name}")
     fractions = _fractions(serial)
     if as_json:
-        print_json([profile.to_json() | {"extrapolated": [_beyond(profile, each) for each in fractions]} for _, profile in found])
+        print_json(
+            [
+                profile.to_json() | {"extrapolated": [_beyond(profile, each) for each in fractions]}
+                for _, profile in stored_profiles
+            ]
+        )
     elif name or file is not None:
-        for path, profile in found:
+        for path, profile in stored_profiles:
             click.echo(f"{profile.model}  {path}")
             _show(profile, fractions)
     else:
-        _list(found)
+        _list(stored_profiles)
 
 
 def _reference(name: str, folder: str, state: str) -> str:
@@ -581,7 +586,7 @@ def _read(file: Path) -> ModelProfile:
         raise CommandFailed(f"{file} is no profile: {error}.") from None
 
 
-def _list(found: Sequence[tuple[Path, ModelProfile]]) -> None:
+def _list(stored_profiles: Sequence[tuple[Path, ModelProfile]]) -> None:
     rows = [
         (
             profile.model,
@@ -591,7 +596,7 @@ def _list(found: Sequence[tuple[Path, ModelProfile]]) -> None:
             f"{100 * max(profile.spread.values(), default=0):.0f} %",
             profile.provenance.get("date", ""),
         )
-        for path, profile in found
+        for path, profile in stored_profiles
     ]
     print_table(("MODEL", "MACHINE", "CORES", "BLOCKS", "WORST SPREAD", "DATE"), rows)
 

@@ -159,11 +159,11 @@ def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
 
     on_lambda = _on_lambda(inputs)
     sizes = _sizes(inputs, on_lambda=on_lambda)
-    most, max_batch = max((len(size.service_s) for size in sizes), default=0), inputs["max_batch"]
+    largest_batch, max_batch = max((len(size.service_s) for size in sizes), default=0), inputs["max_batch"]
     given = click.get_current_context().get_parameter_source("max_batch") is ParameterSource.COMMANDLINE
-    if given and most < max_batch:
-        note(f"Batches of up to {most} are planned, not {max_batch}: longer ones have no known service time.")
-    space = Space(sizes, tuple(range(1, most + 1)), timeouts_of(inputs["timeouts_ms"]))
+    if given and largest_batch < max_batch:
+        note(f"Batches of up to {largest_batch} are planned, not {max_batch}: longer ones have no known service time.")
+    space = Space(sizes, tuple(range(1, largest_batch + 1)), timeouts_of(inputs["timeouts_ms"]))
     return Landscape(process, space, _billing(inputs, on_lambda=on_lambda), percentile)
 
 
@@ -181,12 +181,12 @@ def _on_lambda(inputs: dict[str, Any]) -> bool:
 def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:
     if sum(inputs[name] is not None for name in ("profile", "sizes", "service_ms")) != 1:
         raise WrongCommand("Say how long batches take.", "Give one of --profile, --sizes and --service-ms.")
-    most = inputs["max_batch"]
+    max_batch = inputs["max_batch"]
     if inputs["profile"] is not None:
-        return sizes_of_profile(inputs["profile"], most, on_lambda=on_lambda)
+        return sizes_of_profile(inputs["profile"], max_batch, on_lambda=on_lambda)
     if inputs["sizes"] is not None:
-        return sizes_of_file(inputs["sizes"], most, on_lambda=on_lambda)
-    return single_size(inputs["service_ms"], most, inputs["memory_mb"], inputs["cores"])
+        return sizes_of_file(inputs["sizes"], max_batch, on_lambda=on_lambda)
+    return single_size(inputs["service_ms"], max_batch, inputs["memory_mb"], inputs["cores"])
 
 
 def _billing(inputs: dict[str, Any], *, on_lambda: bool) -> Billing:
@@ -274,7 +274,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
     except ValueError as error:
         raise WrongCommand(f"{file}: {error}.", "`gnomon models profile` writes profiles.") from None
     held_mb = profile.memory_bytes(profile.layers.parameter_bytes()) / MEGABYTE
-    found = []
+    sizes = []
     for cores, row in sorted(profile.whole.seconds.items()):
         memory_mb = cores * MB_PER_CORE if on_lambda else held_mb
         if on_lambda and not held_mb <= memory_mb <= LARGEST_MB:
@@ -283,10 +283,10 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
         times = tuple(duration_s for duration_s in seconds if duration_s is not None)
         spreads = [profile.spread[cell] for batch in row if (cell := f"{cores}/{batch}") in profile.spread]
         ratios = ratios_of_quartile_range(sum(spreads) / max(1, len(spreads)))
-        found.append(Size(_name(memory_mb, cores), memory_mb, cores, times, ratios))
-    if not found:
+        sizes.append(Size(_name(memory_mb, cores), memory_mb, cores, times, ratios))
+    if not sizes:
         raise WrongCommand(f"{file}: no measured number of cores fits into an instance of Lambda.")
-    return tuple(found)
+    return tuple(sizes)
 
 
 def single_size(service_ms: tuple[float, ...], max_batch: int, memory_mb: float, cores: float) -> tuple[Size, ...]:
@@ -308,14 +308,14 @@ def timeouts_of(text: str) -> tuple[float, ...]:
         if ":" in text:
             first, last, step = (float(part) for part in text.split(":"))
             count = math.floor((last - first) / step + 1e-9) + 1 if step > 0.0 else 0
-            found = [first + number * step for number in range(min(count, MOST_TIMEOUTS + 1))]
+            timeouts_ms = [first + number * step for number in range(min(count, MOST_TIMEOUTS + 1))]
         else:
-            found = sorted({float(part) for part in text.split(",")})
+            timeouts_ms = sorted({float(part) for part in text.split(",")})
     except (ValueError, OverflowError):
         raise WrongCommand(f"{text!r} names no timeouts.", "Write 10:500:10 or 5,10,20, in milliseconds.") from None
-    if not 0 < len(found) <= MOST_TIMEOUTS:
+    if not 0 < len(timeouts_ms) <= MOST_TIMEOUTS:
         raise WrongCommand(f"{text!r} names no timeouts, or more than {MOST_TIMEOUTS}.")
-    return tuple(timeout_ms / MS_PER_S for timeout_ms in found)
+    return tuple(timeout_ms / MS_PER_S for timeout_ms in timeouts_ms)
 
 
 def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
@@ -522,15 +522,15 @@ def predict(
     try:
         service = _service(service_ms, service_ratios, batch)
         latency = _latency(process_of(rate, map_file), batch, timeout_ms, service, method)
-        found = {f"{percent:.15g}": latency.percentile(percent) * MS_PER_S for percent in percentiles}
+        latencies_ms = {f"{percent:.15g}": latency.percentile(percent) * MS_PER_S for percent in percentiles}
     except GnomonError as error:
         raise WrongCommand(error.message, error.hint) from None
-    if not all(math.isfinite(value) for value in found.values()):
+    if not all(math.isfinite(value) for value in latencies_ms.values()):
         raise WrongCommand("The latency is more than a number can hold.", "Give times that are shorter, or a higher rate.")
     if as_json:
-        print_json({"percentiles_ms": {percent: round(value, 9) for percent, value in found.items()}})
+        print_json({"percentiles_ms": {percent: round(value, 9) for percent, value in latencies_ms.items()}})
     else:
-        print_table(("PERCENTILE", "LATENCY"), [(f"P{percent}", f"{value:.3f} ms") for percent, value in found.items()])
+        print_table(("PERCENTILE", "LATENCY"), [(f"P{percent}", f"{value:.3f} ms") for percent, value in latencies_ms.items()])
 
 
 def _service(service_ms: tuple[float, ...], ratios: tuple[float, ...], batch: int) -> ServiceTimes:

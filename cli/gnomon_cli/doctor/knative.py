@@ -193,16 +193,16 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
-    found = {}
+    without_shadows = {}
     for autoscaler in cluster.items(POD_AUTOSCALERS.path()):
         condition = conditions(autoscaler.get("status") or {}).get("Shadows")
         reached = (autoscaler.get("spec") or {}).get("reachability") != "Unreachable"
         if reached and condition is not None and condition.status == "False":
-            found[f"{autoscaler['metadata']['namespace']}/{autoscaler['metadata']['name']}"] = condition
-    if not found:
+            without_shadows[f"{autoscaler['metadata']['namespace']}/{autoscaler['metadata']['name']}"] = condition
+    if not without_shadows:
         return Level.OK, "No Revision lacks Shadows that its policy would make.", ""
-    name, first = min(found.items())
-    more = f", and of {len(found) - 1} more," if len(found) > 1 else ""
+    name, first = min(without_shadows.items())
+    more = f", and of {len(without_shadows) - 1} more," if len(without_shadows) > 1 else ""
     return Level.WARN, f"Bodies of {name}{more} have no Shadows: {first.message}", MISSING.get(first.reason, "")
 
 
@@ -388,7 +388,7 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
 
     """
     routed, count = _routed(cluster), 0
-    found: dict[Key, Lack] = {}
+    lacks: dict[Key, Lack] = {}
     secrets: dict[str, Document | None] = {}
     for document in cluster.items(REVISIONS.path()):
         key = _key(document)
@@ -399,11 +399,11 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
             secrets[key[0]] = cluster.find(SECRETS, key[0], BATCH_SECRET)
         lack = _not_buffered(document) or _misread(document) or _without_token(cluster, document, secrets[key[0]])
         if lack is not None:
-            found[key] = lack
-    if not found:
+            lacks[key] = lack
+    if not lacks:
         return Level.OK, f"None of {count} Revisions that ask for batches lacks anything.", ""
-    (namespace, name), (problem, hint) = min(found.items())
-    more = f" Nor do {len(found) - 1} more." if len(found) > 1 else ""
+    (namespace, name), (problem, hint) = min(lacks.items())
+    more = f" Nor do {len(lacks) - 1} more." if len(lacks) > 1 else ""
     return Level.WARN, f"{namespace}/{name} gets no batches: {problem}.{more}", hint
 
 

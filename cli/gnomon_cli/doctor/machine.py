@@ -65,15 +65,15 @@ def huge_pages(setting: Path, release: str) -> tuple[Level, str, str]:
     return Level.OK, f"Transparent huge pages are there ({chosen[1] if chosen else 'unknown'}), and can be asked for.", ""
 
 
-def allocator(found: Path | None) -> tuple[Level, str, str]:
+def allocator(library: Path | None) -> tuple[Level, str, str]:
     """The memory allocator of models' tensors."""
-    if found is None:
+    if library is None:
         return (
             Level.WARN,
             "jemalloc is not installed: models take about a sixth longer, and more memory.",
             "Install it (Debian and Ubuntu: apt-get install libjemalloc2) and start Gnomon again.",
         )
-    return Level.OK, f"Models have their tensors from jemalloc ({found}).", ""
+    return Level.OK, f"Models have their tensors from jemalloc ({library}).", ""
 
 
 def models() -> tuple[Level, str, str]:

@@ -205,16 +205,16 @@ def find_conflicting_autoscalers(cluster: Cluster, namespace: str) -> tuple[Leve
     """
     query = {"labelSelector": f"{MANAGED_LABEL}={MANAGED}"}
     ours = {item["metadata"]["name"] for item in cluster.items(DEPLOYMENTS.path(namespace), query)}
-    others = [
+    conflicting = [
         autoscaler
         for resource in (AUTOSCALERS, SCALED_OBJECTS)
         for autoscaler in targeting(resource, cluster.items(resource.path(namespace)), ours)
     ]
-    if not others:
+    if not conflicting:
         return Level.OK, f"No other autoscaler targets the {len(ours)} functions in {namespace}.", ""
     return (
         Level.WARN,
-        f"Others count the pods of functions, which Gnomon then leaves alone: {', '.join(others)}.",
+        f"Others count the pods of functions, which Gnomon then leaves alone: {', '.join(conflicting)}.",
         "Remove them, and these functions' own policies scale them again.",
     )
 

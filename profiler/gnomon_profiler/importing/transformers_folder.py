@@ -168,15 +168,17 @@ def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
 
 def _length(config: Any, requested: int) -> int:
     """The asked length if it fits; positions of RoBERTa's family begin behind the padding's number."""
-    most = getattr(config, "max_position_embeddings", None)
-    most = int(most) if isinstance(most, int) and most > 0 else DEFAULT_LENGTH
+    max_length = getattr(config, "max_position_embeddings", None)
+    max_length = int(max_length) if isinstance(max_length, int) and max_length > 0 else DEFAULT_LENGTH
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "roberta-prelayernorm"):
-        most -= int(config.pad_token_id or 0) + 1
-    if requested > most:
+        max_length -= int(config.pad_token_id or 0) + 1
+    if requested > max_length:
         raise bad_request(
-            "invalid_source", f"The model takes at most {most} tokens, not {requested}.", f"Say --length {most} or less."
+            "invalid_source",
+            f"The model takes at most {max_length} tokens, not {requested}.",
+            f"Say --length {max_length} or less.",
         )
-    return requested or min(most, DEFAULT_LENGTH)
+    return requested or min(max_length, DEFAULT_LENGTH)
 
 
 def _image_size(folder: Path, config: Any) -> tuple[int, int]:

@@ -95,9 +95,9 @@ def _lines(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
     for mode, points in evidence.loading.items():
         if points.sizes_bytes == sizes:
             yield Cell("loading", mode=mode), _result(points)
-    for what, measured_points in (("transfer", evidence.transfer), ("network", evidence.network)):
+    for kind, measured_points in (("transfer", evidence.transfer), ("network", evidence.network)):
         if measured_points is not None and measured_points.sizes_bytes == TRANSFER_BYTES:
-            yield Cell(what), _result(measured_points) | {"sizes_bytes": list(measured_points.sizes_bytes)}
+            yield Cell(kind), _result(measured_points) | {"sizes_bytes": list(measured_points.sizes_bytes)}
 
 
 def _result(points: Points) -> Result:
@@ -143,11 +143,11 @@ class Measured:
 
     def latencies(self) -> Iterator[tuple[Cell, Result]]:
         """The latency cells and their results."""
-        return ((cell, result) for cell, result in self.results.items() if cell.what == "latency")
+        return ((cell, result) for cell, result in self.results.items() if cell.kind == "latency")
 
-    def result_of(self, what: str, mode: str = "") -> Result:
+    def result_of(self, kind: str, mode: str = "") -> Result:
         """The result of a cell that exists once, or once per weight mode."""
-        return self.results[Cell(what, mode=mode)]
+        return self.results[Cell(kind, mode=mode)]
 
     def memory(self) -> Result:
         """The result of the memory cell: an instance's memory when idle and after the largest batch."""
@@ -164,11 +164,11 @@ class ProfileContext:
 
 
 def assemble(
-    measured: Measured, context: ProfileContext, ready: ReadyTimes | None = None, kept: StoredCells = NO_STORED_CELLS
+    measured: Measured, context: ProfileContext, ready: ReadyTimes | None = None, stored: StoredCells = NO_STORED_CELLS
 ) -> ModelProfile:
     """The profile of a model. What a platform's `ready` does not say of starts is taken from bare forks.
 
-    `kept` are those of its cells that an earlier profile had.
+    `stored` are those of its cells that an earlier profile had.
     """
     subject = measured.subject
     whole_model: dict[int, dict[int, float]] = {}
@@ -197,7 +197,7 @@ def assemble(
         transfer_seconds_per_byte=per_byte_s,
         network=Network(*_hand_over(measured.result_of("network")), LOOPBACK),
         spread=spread,
-        provenance=provenance | _measured_as(measured, kept, source_of(provenance)) | {"starts": starts.how},
+        provenance=provenance | _measured_as(measured, stored, source_of(provenance)) | {"starts": starts.how},
         measurements=_evidence(measured),
     )
 
@@ -267,7 +267,7 @@ def provenance_of(subject: Subject, context: ProfileContext) -> dict[str, str]:
     }
 
 
-def _measured_as(measured: Measured, kept: StoredCells, source: str) -> dict[str, str]:
+def _measured_as(measured: Measured, stored: StoredCells, source: str) -> dict[str, str]:
     """The provenance of a profile: the method, and which cells were measured at another time (`source`)."""
     memory, largest = measured.memory(), measured.plan.memory_cell.batch
     repeats = [int(result["repeats"]) for _, result in measured.latencies()]
@@ -281,14 +281,14 @@ def _measured_as(measured: Measured, kept: StoredCells, source: str) -> dict[str
         "overhead": f"{megabytes['idle_bytes']} idle, {megabytes['busy_bytes']} after a batch of {largest}, "
         f"{megabytes['proportional_bytes']} proportional",
         "repeats": f"{min(repeats)} to {max(repeats)} a cell, medians; spread is the interquartile range",
-        **_earlier(measured, kept, source),
+        **_earlier(measured, stored, source),
     }
 
 
-def _earlier(measured: Measured, kept: StoredCells, source: str) -> dict[str, str]:
-    taken_over = sum(measured.results.get(cell) is result for cell, result in kept.cells.items())
-    of = f"{taken_over} of {len(measured.results)} cells are of {kept.source}" if kept.source != source else ""
-    return {"earlier": "; ".join(filter(None, (of, kept.earlier)))} if taken_over and (of or kept.earlier) else {}
+def _earlier(measured: Measured, stored: StoredCells, source: str) -> dict[str, str]:
+    taken_over = sum(measured.results.get(cell) is result for cell, result in stored.cells.items())
+    of = f"{taken_over} of {len(measured.results)} cells are of {stored.source}" if stored.source != source else ""
+    return {"earlier": "; ".join(filter(None, (of, stored.earlier)))} if taken_over and (of or stored.earlier) else {}
 
 
 def _private_gigabytes_per_s(measured: Measured) -> float:

@@ -36,7 +36,7 @@ _FIXED_COST = 4.0
 class Cell:
     """A measurement. `cores`, `batch` and `mode` are set for the kinds of cells that have them."""
 
-    what: str
+    kind: str
     cores: int = 0
     batch: int = 0
     mode: str = ""
@@ -44,7 +44,7 @@ class Cell:
     @property
     def key(self) -> str:
         """The cell's name in a journal: "latency/2/4", "loading/shared", "memory/8"."""
-        parts = (str(part) for part in (self.what, self.cores or "", self.batch or "", self.mode))
+        parts = (str(part) for part in (self.kind, self.cores or "", self.batch or "", self.mode))
         return "/".join(part for part in parts if part)
 
     @property
@@ -53,9 +53,9 @@ class Cell:
         return self.batch / self.cores if self.cores else _FIXED_COST
 
     def __str__(self) -> str:
-        if self.what == "latency":
+        if self.kind == "latency":
             return f"{self.cores} core{'s' if self.cores > 1 else ''}, batch {self.batch}"
-        return f"{self.what} {self.mode}".strip()
+        return f"{self.kind} {self.mode}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Plan:
         for mode in WEIGHT_MODES:
             yield Cell("loading", mode=mode)
         yield self.memory_cell
-        for what in ("starts", "transfer", "network"):
-            yield Cell(what)
+        for kind in ("starts", "transfer", "network"):
+            yield Cell(kind)
 
     @property
     def memory_cell(self) -> Cell:
@@ -118,23 +118,23 @@ def order_for(cells: Sequence[Cell], subject: Subject, plan: Plan) -> dict[str, 
     """The order by which these cells are measured: one cell, or latency cells of the same cores."""
     first = cells[0]
     order: dict[str, Any] = {
-        "measure": first.what,
+        "measure": first.kind,
         "program": str(subject.program),
         "weights": str(subject.weights),
         "layers": str(subject.layers_file),
     }
     if subject.engine.files:
         order |= {"engine": subject.engine.name, "graph": {file: str(path) for file, path in subject.engine.files.items()}}
-    if first.what == "latency":
+    if first.kind == "latency":
         most = {"most_repeats": _MOST_TIMES * plan.repeats, "budget_s": _BUDGET_S * plan.repeats}
         repeats = {"repeats": plan.repeats} | most
         batches = [cell.batch for cell in cells]
         return order | repeats | {"cores": first.cores, "cpus": plan.cpus_for(first.cores), "batches": batches}
-    if first.what == "loading":
+    if first.kind == "loading":
         return order | {"mode": first.mode, "sets": loading_sets(subject.layers), "repeats": _LOADING_REPEATS}
-    if first.what == "memory":
+    if first.kind == "memory":
         return order | {"batch": first.batch}
-    if first.what == "starts":
+    if first.kind == "starts":
         return order | {"cpus": plan.cpus_for(1), "repeats": _START_REPEATS}
     return order | {"sizes_bytes": list(TRANSFER_BYTES), "repeats": _TRANSFER_REPEATS, "cpus": list(plan.cpus)}
 

@@ -211,11 +211,11 @@ class Session:
 
 
 def _order_key(cell: Cell) -> str:
-    return f"latency {cell.cores}" if cell.what == "latency" else cell.key
+    return f"latency {cell.cores}" if cell.kind == "latency" else cell.key
 
 
 def _result_text(cell: Cell, result: Result) -> str:
-    if cell.what != "latency":
+    if cell.kind != "latency":
         return str(cell)
     spread = spread_of(result)
     return f"{cell}: {1000 * result['whole_s']:.1f} ms ± {100 * spread:.1f} % in {result['repeats']} runs"

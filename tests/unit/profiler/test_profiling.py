@@ -369,7 +369,7 @@ def profiled(tmp_path: Path, plan: Plan, bench: Bench, day: int = 1, kept: Store
     results = Session(subject(tmp_path), plan, journal, bench, kept.cells, progress=lambda _: None).run()
     software = {key: NOW[key] for key in ("torch", "python", "gnomon")}
     context = ProfileContext(MACHINE, software, datetime(2026, 5, day, tzinfo=UTC))
-    return assemble(Measured(subject(tmp_path), plan, results), context, kept=kept)
+    return assemble(Measured(subject(tmp_path), plan, results), context, stored=kept)
 
 
 def test_other_cores_and_batches_are_added_to_a_profile_and_nothing_of_it_is_measured_again(tmp_path: Path) -> None:
