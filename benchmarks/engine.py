@@ -88,7 +88,7 @@ def _compare(name: str, model: CatalogModel, folder: Path, repeats: int) -> list
 
 
 def same(answer: Tensor | Mapping[str, Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether a module's answer, one tensor or several by name, is the program's to the bit."""
+    """Return whether a module's answer, one tensor or several by name, equals the program's to the bit."""
     tensors = list(answer.values()) if isinstance(answer, Mapping) else [answer]
     return len(tensors) == len(outputs) and all(map(torch.equal, tensors, outputs))
 

@@ -99,7 +99,7 @@ def models(seed: int, *, quick: bool) -> Case:
 
 
 def hour(seed: int, *, quick: bool) -> Case:
-    """The same 22 architectures for an hour, at the trace's own rate."""
+    """The load of the 22 architectures for an hour, at the trace's own rate."""
     load = twitter().slice(HOUR_START_S, HOUR_S)
     return of_models(seed, load.slice(0.0, QUICK_S) if quick else load, max(load.counts))
 

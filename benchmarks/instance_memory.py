@@ -61,7 +61,7 @@ def _figure(ours: gnomon.Gnomon, entry: ModelEntry, small: ModelEntry, engine: s
 
 
 def _proportional_bytes(ours: gnomon.Gnomon, model: str, engine: str) -> int:
-    """Of all instances of a function with this model, which is deployed for it alone."""
+    """Proportional bytes of all instances of a function with this model, which is deployed for the measurement alone."""
     library, precision = split_name(engine)
     annotations = {"gnomon/model": model, "gnomon/engine": library, "gnomon/precision": precision}
     labels = {"com.openfaas.scale.min": str(INSTANCES), "com.openfaas.scale.max": str(INSTANCES)}

@@ -170,7 +170,7 @@ def switched(rng: random.Random, duration_s: float, *states: tuple[float, float]
 
 
 def runs_of(part: str, models: Sequence[str], duration_s: float) -> list[Run]:
-    """What a part simulates."""
+    """The simulations of a part."""
     two = [model for model in TWO if model in models] or list(models[:1])
     if part == "models":
         return [Run(model, "Twitter", policy, duration_s) for model in models for policy in ("od", "gnomon")]

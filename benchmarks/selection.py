@@ -184,7 +184,7 @@ def query_like(variant: Variant, rng: random.Random) -> Query:
 
 
 def with_floor(query: Query, rng: random.Random) -> Query:
-    """The same query, which accepts less accuracy."""
+    """Return the query with a lower accepted accuracy."""
     return query if query.accuracy is None else replace(query, accuracy_floor=query.accuracy * rng.uniform(0.7, 1.0))
 
 

@@ -27,7 +27,7 @@ NETWORKS = {"EfficientNet-Lite0": "efficientnet-lite0", "ResNet50": "torchvision
 CONNECTIONS, BATCH = 16, 8
 MOST_REPEATS = 3
 LOAD_S = {"EfficientNet-Lite0": 5, "ResNet50": 8, "ViT-B/16": 12}
-"""Some ten batches of the slowest system each."""
+"""Seconds of load for each model: some ten batches of the slowest system."""
 GOALS = {"EfficientNet-Lite0": 1.9, "ResNet50": 1.35, "ViT-B/16": 1.15}
 SETTINGS = f"1 worker, 1 thread, {CONNECTIONS} connections, B={BATCH}"
 IMAGE = bytes(3 * 224 * 224 * 4)

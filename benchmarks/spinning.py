@@ -1,4 +1,4 @@
-"""How long the threads of a batch may spin for each other: the time of a batch, alone and beside a busy process.
+"""Measures the time of a batch by how long its threads may spin for each other, alone and beside a busy process.
 
     python -m benchmarks.spinning [--quick]
 

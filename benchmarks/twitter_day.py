@@ -104,7 +104,7 @@ class Case:
 
     @property
     def held(self) -> bool:
-        """Whether instances are paid for, and not calls."""
+        """True if instances are paid for, and not calls."""
         return self.paid == "held"
 
     @property
@@ -136,7 +136,7 @@ CASES = (
 
 
 def is_met(within: float) -> bool:
-    """Whether the percentile is within the SLO where this share of the requests is."""
+    """Return whether the percentile is within the SLO if this share of the requests is."""
     return within >= PERCENT / 100.0
 
 
@@ -201,7 +201,7 @@ class Hour:
 
     @property
     def met(self) -> bool:
-        """Whether the percentile is within the SLO."""
+        """True if the percentile is within the SLO."""
         return is_met(self.within)
 
 
@@ -295,7 +295,7 @@ class Cheapest:
 
     @property
     def met(self) -> bool:
-        """Whether the percentile is within the SLO."""
+        """True if the percentile is within the SLO."""
         return is_met(self.within)
 
 

@@ -35,7 +35,7 @@ from gnomon_simulator.variant_catalogs import made_up_variants
 Result = TypeVar("Result")
 
 ARCHITECTURES = {50: 0.5, 100: 1.0}
-"""How many, and within how many seconds the solution has to be proven."""
+"""Seconds within which the solution has to be proven, by the number of architectures."""
 GUROBI_S = {50: 23, 100: 50}
 VARIANTS = 50
 TIGHT = 1.5

@@ -53,7 +53,7 @@ ARCHITECTURES = (
     "mobilenet_v2", "shufflenet_v2_x1_5", "resnet34", "regnet_x_400mf", "mnasnet1_0",
     "alexnet", "regnet_y_400mf", "resnet50", "efficientnet_b0", "googlenet",
 )  # fmt: skip
-"""Those that are quick to convert first."""
+"""The architectures, those that are quick to convert first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ SIDE, CLASSES = 64, 10
 TRAINING, VALIDATING = 700, 300
 RIDGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 HELD_OUT = 150
-"""Of the training digits: they choose the ridge."""
+"""The number of training digits that choose the ridge."""
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8), (1, 2)
 REPEATS, BUDGET_S = 7, 0.25
 LIMIT_S = 60.0
-"""For one measurement: an engine on some cores, all batches."""
+"""Time limit of one measurement in seconds: an engine on some cores, all batches."""
 TRIES = 3
 VERSION = "1"
 MODELS = ROOT / ".cache" / "variants" / "models"
@@ -176,7 +176,7 @@ class Run:
                 self._whens.append(kept["when"])
 
     def document(self) -> dict[str, Any]:
-        """What `variants.json` has besides figures: every measurement, and what it is of."""
+        """The document of `variants.json` without its figures: every measurement, and its subject."""
         return {
             "format": FORMAT,
             "measured_on": str(self.machine),
@@ -205,7 +205,7 @@ class Run:
         return f"{entry.name}@{entry.version}/{engine.name}/{cores}/{','.join(map(str, self.batches))}"
 
     def _wanted(self, key: str, *, repeats: bool) -> bool:
-        """Whether there is no measurement yet, or with `repeats` only disturbed ones."""
+        """Return whether there is no measurement yet, or with `repeats` only disturbed ones."""
         kept = self._kept.get(key)
         return kept is None or (repeats and kept["tries"] < TRIES and MeasuredEngine.from_json(kept["measured"]).disturbed)
 
@@ -233,7 +233,7 @@ class Run:
 
 
 def figures(found: Sequence[MeasuredEngine]) -> list[Figure]:
-    """How many variants there are, and the ranges that they span."""
+    """The figures: the number of variants, and the ranges that they span."""
     if not found:
         return []
     variants = [variant for report in found for variant in report.variants()]

@@ -38,7 +38,7 @@ MODEL, SHARE = "resnet50", 0.40
 SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
 BATCHES = (4, 8)
 TURNS, QUICK_TURNS = 15, 3
-"""For each batch size. A turn is a start."""
+"""The number of turns for each batch size. A turn is a start."""
 BODIES, QUICK_BODIES = 5, 1
 """Starts of Bodies beside those of Shadows: a pod with torch and the weights; a process forked from one that has both."""
 EACH = 5
@@ -47,7 +47,7 @@ READY_GOAL_MS, RATIO_GOAL = 100.0, 1.10
 HALF = {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "3Gi"}}
 COME_LIMIT_S = 120.0
 PAUSE_S = 0.5
-"""Between turns: the pool's next container is forked and has rehearsed."""
+"""Pause in seconds between turns, in which the pool's next container is forked and rehearses."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Turns:
 
     body_ms: list[float] = field(default_factory=list)
     body_answered_ms: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
-    """Until a new Body has answered its first batch of a size."""
+    """Milliseconds until a new Body has answered its first batch, by the batch's size."""
     ready_ms: list[float] = field(default_factory=list)
     paired_ms: list[float] = field(default_factory=list)
     answered_ms: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})

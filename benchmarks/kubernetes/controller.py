@@ -108,7 +108,7 @@ class Counted:
         await self._fleet.apply(function, actions)
 
     def _is_made_up(self, function: str) -> bool:
-        """Whether it has a load: of those without one nothing is asked that a gateway is not asked, too."""
+        """Return whether the function has a load. Without one the benchmark asks no more of it than of a gateway."""
         return function in self.busy or function in self.queued
 
     def _counters(self, function: str) -> LoadCounters:

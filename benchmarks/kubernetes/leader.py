@@ -39,7 +39,7 @@ from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, NAMESPACES
 
 TIMEOUT_S = 60.0
 ABOUT_S = 0.7
-"""How far from the end of the Lease the thaw may be that does not wait for the successor."""
+"""Seconds around the end of the Lease in which a thaw may come that does not wait for the successor."""
 LOOK_S = 0.01
 
 # A fork of a process that has the client already begins in milliseconds, where a new interpreter takes two seconds of a core.
@@ -210,10 +210,10 @@ def _kept(document: dict[str, Any]) -> tuple[int, int]:
 ROUNDS, QUICK_ROUNDS = 200, 8
 CHAINS = 4
 CONTROL_SHARE = 10
-"""One round without guards for so many with them."""
+"""The number of rounds with guards for each round without."""
 SEED = 35
 SLACK_S = 2.0
-"""On top of the Lease: the candidates' look every 0.3 s, the write, and a machine that does other things."""
+"""Seconds on top of the Lease: the candidates' look every 0.3 s, the write, and a busy machine."""
 
 
 async def all_rounds(kubeconfig: Path, name: str, rounds: int, *, guarded: bool = True) -> Tally:

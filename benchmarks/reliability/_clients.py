@@ -25,7 +25,7 @@ PIECE = b"a" * (16 << 10)
 CATCH_UP_S = 1.0
 """A paced client that is late by more than this skips requests instead of sending them in a burst."""
 NO_CONNECTION, BROKE_OFF = "no connection", "broke off"
-"""Why an attempt got no complete answer."""
+"""Reasons why an attempt got no complete answer."""
 
 
 class Request(NamedTuple):
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended, with times on the monotonic clock. Without a complete answer `status` is 0 and `failure` is why."""
+    """The outcome of an attempt, with times on the monotonic clock. Without a whole answer `status` is 0, `failure` the reason."""
 
     sent_s: float
     ended_s: float

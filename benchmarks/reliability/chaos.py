@@ -1,4 +1,4 @@
-"""Whether every request has one right end while processes are killed at random, and how many find no instance.
+"""Tests whether every request has one right end while processes are killed at random, and how many find no instance.
 
     python -m benchmarks.reliability.chaos [--minutes 30] [--faults 400] [--deadline-ms 30000] [--quick]
 
@@ -61,12 +61,12 @@ class History:
     executed: Counter[str] = field(default_factory=Counter)
     """Executions of a handler's request."""
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By function, how its attempts ended."""
+    """The number of attempts by function and outcome."""
     wrong: list[str] = field(default_factory=list)
     answered: dict[str, float] = field(default_factory=dict)
-    """By function, when the youngest request that was answered had been sent."""
+    """The time at which the youngest answered request of each function was sent."""
     outages: dict[str, list[float]] = field(default_factory=dict)
-    """By kind of fault, how long each outage was."""
+    """The seconds of each outage, by kind of fault."""
     duration_s: float = 0.0
 
     def record(self, function: str, request: Request, outcome: Outcome, is_right: Callable[[Request, bytes], bool]) -> None:
@@ -96,7 +96,7 @@ class History:
         return sum(count for count, its in of if its == end) / max(1, sum(count for count, _ in of))
 
     def recovered(self, since_s: float) -> bool:
-        """Whether each function has answered a request that was sent since then."""
+        """Return whether each function has answered a request that was sent since then."""
         return all(self.answered.get(function, 0.0) >= since_s for function in (MODEL, HANDLER))
 
 
@@ -176,7 +176,7 @@ def is_handler_answer(request: Request, body: bytes) -> bool:
 
 
 def end_of(outcome: Outcome) -> str:
-    """How an attempt ended: the status, with the error's code if it is the gateway's; or why there was no answer."""
+    """The outcome of an attempt: the status, with the code of a gateway's error; or the reason why there was no answer."""
     if outcome.status == http.HTTPStatus.OK or outcome.failure:
         return outcome.failure or "200"
     text = outcome.body.decode(errors="replace")
@@ -225,7 +225,7 @@ async def faults(serving: Serving, history: History, duration_s: float, count: i
 
 
 def strike(serving: Serving, kind: str, rng: random.Random) -> bool:
-    """Do it; False where there is none of that kind just now."""
+    """Cause a fault of this kind; False if no process of that kind runs now."""
     if kind == "gateway":
         serving.again()
         return True
@@ -279,7 +279,7 @@ def captured(module: torch.nn.Module) -> Mapping[str, bytes]:
 
 
 def deploy(ours: gnomon.Gnomon, port: int) -> None:
-    """Both functions, ready."""
+    """Deploy both functions, and wait until they are ready."""
     labels = {"com.openfaas.scale.min": str(INSTANCES)}
     fixed = {"gnomon/autoscaler": "fixed", "gnomon/scheduler": "immediate"}
     document = {"service": MODEL, "image": "gnomon/body:latest", "labels": labels}

@@ -1,4 +1,4 @@
-"""Whether the gateway's memory stays where it is while instances start and end, and requests flow.
+"""Tests whether the gateway's memory stays constant while instances start and end, and requests flow.
 
     python -m benchmarks.reliability.soak [--minutes 120] [--lives 10000] [--requests 500000] [--quick]
 
@@ -88,7 +88,7 @@ async def soak(ours: gnomon.Gnomon, duration_s: float, lives: int, request_count
 
 
 def requests(ended: asyncio.Event) -> Iterator[Request]:
-    """One request after another until the event."""
+    """Send one request after another until the event."""
     while not ended.is_set():
         yield Request(f"/function/{NAME}", b'{"x": [7]}')
 

@@ -49,9 +49,9 @@ FORETOLD, ALONE = (1, 2), (0, 1)
 UNFORETOLD, BUSY = ", not foretold", "the Body's processor, both ways"
 _FLOAT_BYTES = 4
 SETTLE_S = 0.004
-"""Before the operation that makes rows, on either side: the other one is asleep by then, whatever it looked for before."""
+"""Pause in seconds before the operation that makes rows, on either side: the other side is asleep by then."""
 STAMPS = struct.Struct("<dd")
-"""When the Shadow had the rows and when it began to answer, on the clock of the machine."""
+"""Times at which the Shadow had the rows and began to answer, on the machine's clock."""
 
 
 @dataclass(frozen=True, slots=True)

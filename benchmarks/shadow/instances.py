@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def shared(self) -> bool:
-        """Whether the Shadow's rows are in it."""
+        """True if the batch has the Shadow's rows."""
         return bool(self.hand_overs) and all(hand_over["outcome"] == "answered" for hand_over in self.hand_overs)
 
 

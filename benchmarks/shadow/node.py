@@ -49,7 +49,7 @@ class EventTimes:
         self.ready: dict[str, tuple[float, BatchChannel]] = {}
         self.gone: dict[str, tuple[float, str]] = {}
         self.paired: dict[str, float] = {}
-        """When a Body was first told to work with a Shadow, by the Shadow's id."""
+        """The time at which a Body was first told to work with a Shadow, by the Shadow's id."""
         self._changed = asyncio.Event()
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
@@ -94,7 +94,7 @@ class Batch:
 
     @property
     def shared(self) -> bool:
-        """Whether the Shadow's rows are in it."""
+        """True if the batch has the Shadow's rows."""
         return bool(self.hand_overs) and all(hand_over["outcome"] == "answered" for hand_over in self.hand_overs)
 
 
@@ -149,7 +149,7 @@ class Serving:
             await pump
 
     def failed(self) -> BaseException | None:
-        """Why it serves no more although it should."""
+        """The exception by which the node has stopped serving; None while it serves."""
         return self._pump.exception() if self._pump is not None and self._pump.done() else None
 
     async def _serve(self, pause_s: float) -> None:

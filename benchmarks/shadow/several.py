@@ -38,7 +38,7 @@ BATCH, SHARE = 8, 0.40
 WARM_UPS = 2
 MOST = 4
 CASES = {"one Shadow": (4,), "two Shadows": (2, 2), "two Shadows, one of them idle": (4, 0)}
-"""How many of eight samples each Shadow has."""
+"""The samples of eight that each Shadow has, by case."""
 
 
 def main(pace: Pace) -> None:

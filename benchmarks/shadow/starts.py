@@ -35,7 +35,7 @@ SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
 BATCH = 2
 MEDIAN_GOAL_MS, P99_GOAL_MS = 25.0, 50.0
 PAUSE_S = 0.25
-"""Between starts: the pool's next container is forked and has rehearsed."""
+"""Pause in seconds between starts, in which the pool's next container is forked and rehearses."""
 PER_BURST = 3
 FORKED_BURST = "burst without a pool"
 CORES = 16

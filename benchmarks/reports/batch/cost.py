@@ -254,7 +254,7 @@ def _span(values: list[float]) -> str:
 
 
 def _reasons(days: Days) -> str:
-    """Why P95 was above the SLO."""
+    """The reasons why P95 was above the SLO."""
     late = [(hour, found) for found in days.values() for hour in _late(found)]
     alone = sum(hour["batch"] == 1 for hour, _ in late)
     said = []

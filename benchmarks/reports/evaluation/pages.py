@@ -196,7 +196,7 @@ def _rows(found: Found) -> Table:
 
 
 def _areas(found: Found) -> Table:
-    """How much more each policy costs than asyfunc at equal shares of late requests, and asyfunc than it."""
+    """The table of the extra cost of each policy over asyfunc at equal shares of late requests, and of asyfunc over it."""
     lines: list[tuple[Any, ...]] = []
     swept = [(cell, row) for cell, row in found if cell.group == "pareto"]
     for load in dict.fromkeys(cell.load for cell, _ in swept):

@@ -208,7 +208,7 @@ def least_cost(curve: Points, late: float) -> float | None:
 
 
 def area_between(first: Points, second: Points) -> float | None:
-    """How much more the second costs than the first, as a share; None where they have no late share in common."""
+    """The extra cost of the second over the first, as a share; None where they have no late share in common."""
     distances: list[float] = []
     for late in LATE:
         ours, theirs = least_cost(first, late), least_cost(second, late)

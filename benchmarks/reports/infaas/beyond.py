@@ -1,4 +1,4 @@
-"""What goes beyond the paper: less accuracy where queries accept it, and relief for an Overloaded variant. All is simulated."""
+"""Results beyond the paper, simulated: less accuracy where queries accept it, and relief for an Overloaded variant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = (
 
 
 def section(_: Setting, __: Results) -> Section:
-    """Both mechanisms, each by its benchmark's figures."""
+    """The section on both mechanisms, each by its benchmark's figures."""
     return Section("beyond", "Beyond the paper, simulated", TEXT, tables=tuple(filter(None, (_degraded(), _relieved()))))
 
 

@@ -61,7 +61,7 @@ def section(_: object, __: Results) -> Section:
 
 
 def claims() -> tuple[Claim, ...]:
-    """How many variants are generated, and the ranges of section 1."""
+    """Claims on the number of variants that are generated, and on the ranges of section 1."""
     variants = measured_variants()
     paper = sum(VARIANTS_OF_FAMILY.values())
     says = {

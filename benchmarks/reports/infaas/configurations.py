@@ -21,7 +21,7 @@ CHEAPER_THAN = ((0, "C", 8.0), (1, "C", 5.3), (2, "A", 9.0))
 """Section 2.2: the row of Table 3, the variant alone, and by how much the row's plan is cheaper."""
 AS_PRINTED = Options(slack=1.0, late_share=None)
 RESNETS = ("resnet50", "resnet34", "resnet18")
-"""Of those that were measured here, the first stands in Table 2."""
+"""The ResNets that were measured here; the first is the one of Table 2."""
 
 
 @dataclass(frozen=True, slots=True)

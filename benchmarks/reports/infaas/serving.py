@@ -167,7 +167,7 @@ def pattern_claims() -> tuple[Claim, ...]:
 
 
 def sharing_claims() -> tuple[Claim, ...]:
-    """What needs a GPU."""
+    """Claims that need a GPU, which are not measured."""
     says = (
         (
             "Figure 1, section 2.3",
@@ -180,7 +180,7 @@ def sharing_claims() -> tuple[Claim, ...]:
 
 
 Holds = Callable[[Measured, str], tuple[bool, str, str]]
-"""Whether a claim on a pattern holds, what was seen, and why it would not hold."""
+"""The check of a claim on a pattern: whether it holds, what was measured, and the reason why it would not hold."""
 
 
 def _value(measured: Measured, key: str) -> float:
@@ -244,7 +244,7 @@ def _ratio(measured: Measured, says: str, key: str, least: float, why: str) -> C
 
 
 def reaches(value: float, paper: float) -> bool:
-    """Whether a value reaches the paper's, rounded to as many decimals."""
+    """Return whether a value reaches the paper's, rounded to as many decimals."""
     return round(value, len(f"{paper:g}".partition(".")[2])) >= paper
 
 
