@@ -257,7 +257,7 @@ class StartBackoff:
         for id_, before in self._seen.items():
             replaced = version is not None and before.version < version
             intended = id_ in self._ending or before.state is InstanceState.DRAINING
-            # An end that nobody ordered: a failed start, or after `STEADY_S` a crash, which is replaced without back-off.
+            # An end that was not requested: a failed start, or after `STEADY_S` a crash, which is replaced without back-off.
             if id_ not in present and not intended and not replaced:
                 failed |= not self._was_steady(now_s, id_)
         if failed:

@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of an attempt, with times on the monotonic clock. Without a whole answer `status` is 0, `failure` the reason."""
+    """The outcome of an attempt, with times on the monotonic clock. Without a whole answer `status` is 0; `failure` is why."""
 
     sent_s: float
     ended_s: float

@@ -534,7 +534,7 @@ def _outputs(answer: _Response) -> dict[str, Any]:
         if size is None:
             found[output["name"]] = _nested(output["data"], output["shape"])
             continue
-        import numpy as np  # noqa: PLC0415 - whoever sends arrays has it
+        import numpy as np  # noqa: PLC0415 - optional: callers that send arrays have it
 
         raw, dtype = answer.body[offset : offset + size], NUMPY_TYPES.get(output["datatype"])
         # BF16, which numpy does not have, is the upper half of FP32.

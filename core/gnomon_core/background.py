@@ -23,7 +23,7 @@ class Background:
     def begin(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Start the task at the next iteration of the loop."""
         task = asyncio.get_running_loop().create_task(work)
-        # The loop keeps only a weak reference: a task that nobody holds may be collected while it runs (asyncio.create_task).
+        # The loop keeps only a weak reference: without another one a task may be collected while it runs (asyncio.create_task).
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -304,7 +304,7 @@ class Platform(Protocol):
 
         Raises:
             GnomonError: 503 `no_capacity` where the node has no room for a whole model, 409 `no_such_shadow` where it has gone,
-                works for nobody yet, or becomes a Body already; nothing has changed then.
+                works for no Body yet, or is being promoted already; nothing has changed then.
 
         """
         ...

@@ -185,7 +185,7 @@ def _known(name: str, known: Iterable[str], *groups: str) -> str:
     listed = f"Known ones: {', '.join(sorted(known))}."
     if not any(name in _installed(group) for group in groups):
         return listed
-    return f"It is installed here: whoever starts Gnomon names it with `--policy {name[:100]}`. {listed}"
+    return f"It is installed here: start Gnomon with `--policy {name[:100]}` to use it. {listed}"
 
 
 def _installed(group: str) -> set[str]:

@@ -214,7 +214,7 @@ class ModelProfile:
     that has loaded nothing yet. `overhead_bytes` is what an instance holds besides its weights. `spread` is the relative
     interquartile range of the whole model's cells, by "cores/batch". `provenance` says machine, versions, date and commit.
     `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is
-    what a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
+    what a hand-over to another node takes; None where it is neither measured nor declared, and then no Shadow is made elsewhere.
     `memories` is the whole model by memory size in MB instead of cores, where a platform sells that; each call pays for its own
     time there, and instances cost nothing while they are idle. `measurements` are the source of the other numbers.
     """

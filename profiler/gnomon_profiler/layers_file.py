@@ -82,7 +82,7 @@ class Flow:
     """A program's values by name.
 
     `made` is the number of the operation that makes a value, −1 for an input; `last_read` that of the last one that reads it,
-    and the number of operations for an output; values that nobody reads are not in it. `reads` and `results` are by operation,
+    and the number of operations for an output; values without a reader are not in it. `reads` and `results` are by operation,
     without weights and without results that have no name.
     """
 

@@ -65,7 +65,7 @@ def read_samples(path: Path | IO[bytes], signature: ModelSignature, *, labelled:
         GnomonError: 422 `invalid_validation` of a labelled set, or `invalid_samples`, with what is wrong.
 
     """
-    import numpy as np  # noqa: PLC0415 - not everybody who imports this has it
+    import numpy as np  # noqa: PLC0415 - optional for importers of this module
 
     code = "invalid_validation" if labelled else "invalid_samples"
 

@@ -214,7 +214,7 @@ class ClusterBackend(Backend):
     def leader_is(self) -> str:
         """The leader's identity and address as text."""
         seen = self.leader.seen
-        return "nobody yet" if seen is None else f"{seen.holder} ({seen.address or 'address unknown'})"
+        return "no process yet" if seen is None else f"{seen.holder} ({seen.address or 'address unknown'})"
 
     @property
     def _advertised(self) -> str:

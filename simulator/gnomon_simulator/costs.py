@@ -46,7 +46,7 @@ class InstanceLifetime:
 
     @property
     def held_cores(self) -> int:
-        """Cores that nobody else can have now: all its own, or those that it keeps and those that its batch has borrowed."""
+        """Cores that no other instance can have now: all its own, or those that it keeps and its batch has borrowed."""
         kept = self.instance.idle_cores
         return self.instance.cores if kept is None else kept + self.borrowed_cores
 

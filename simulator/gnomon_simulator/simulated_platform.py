@@ -167,8 +167,8 @@ class SimulatedPlatform:
         """Promote a Shadow to a Body, STARTING; `changed` is called with its Body when it is alone, then `ready`.
 
         Raises:
-            GnomonError: 503 `no_capacity` where the rest of the model does not fit; 409 `no_such_shadow` where it works for
-            nobody.
+            GnomonError: 503 `no_capacity` where the rest of the model does not fit; 409 `no_such_shadow` where it works for no
+            Body.
 
         """
         lifetime = self._live.get(shadow_id)

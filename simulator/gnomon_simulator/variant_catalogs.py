@@ -1,4 +1,4 @@
-"""Catalogs of variants, for tests, benchmarks and simulations: those that were profiled, and some that nobody has measured.
+"""Catalogs of variants, for tests, benchmarks and simulations: those that were profiled, and some that were made up.
 
 `profiled_variants` are real: each was run on the machine that the file names. The others are made up.
 

@@ -161,7 +161,7 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
     if cluster.find(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
         return Level.WARN, f"There is no Deployment {BUFFER}: nothing batches.", install
     if cluster.find(DEPLOYMENTS, NAMESPACE, SCALER) is None:
-        message = f"There is no Deployment {SCALER}, and nobody else leads to the gateway: nothing batches."
+        message = f"There is no Deployment {SCALER}, which leads Services to the gateway: no Revision batches."
         return Level.WARN, message, f"{INSTALL}/autoscaler"
     return ready(cluster, NAMESPACE, BUFFER, install)
 

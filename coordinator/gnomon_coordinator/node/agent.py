@@ -134,7 +134,7 @@ class Agent:
         """
         settings = self._settings
         if settings.token is None and not _loopback(settings.host):
-            text = f"Without a token nobody may request Shadows over {settings.host}."
+            text = f"Requests for Shadows over {settings.host} need a token."
             raise GnomonError(500, "open_without_token", text, "Give it --token-file, or listen on 127.0.0.1.")
         self.volumes.recover()
         self._pool_task = asyncio.get_running_loop().create_task(self.pool.run())

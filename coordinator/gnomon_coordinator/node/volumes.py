@@ -9,7 +9,7 @@ there. Publishing twice is publishing once, and so is unpublishing.
 
 A record is written before its folder is made and removed after it has gone, so that every folder has a record.
 
-Folders below another one are opened component by component (openat): no symbolic link is followed, whoever owns it.
+Folders below another one are opened component by component (openat): no symbolic link is followed, whatever its owner.
 
 A pod's volumes lie in folders of the kubelet, but a container that runs as root may write into the last of them. This process is
 root on the node: a path opened by name could have been replaced by a link to anywhere; a path that is walked cannot.

@@ -72,7 +72,7 @@ def _rehearse(control: socket.socket, rehearsal: Steps) -> None:
     try:
         while not select.select([control], [], [], 0)[0] and next(rehearsal, _OVER) is not _OVER:
             pass
-    except Exception:  # noqa: BLE001 - kernels may raise anything, and we are still nobody
+    except Exception:  # noqa: BLE001 - kernels may raise anything, and this process is no instance yet
         traceback.print_exc()
 
 

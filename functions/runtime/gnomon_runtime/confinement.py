@@ -4,7 +4,7 @@ Both hold for the process and everything that it starts, and cannot be taken off
 
     user namespaces    a process could become root in one, and reach what the kernel offers to root only
     io_uring           makes sockets and other things without the system calls that are filtered here
-    key rings          the session's keys are those of whoever started the gateway
+    key rings          the session's keys are those of the user who started the gateway
     socket families    but Unix, IPv4, IPv6 and netlink: a virtual machine's host (vsock), the kernel's ciphers, old protocols
     MPTCP              is TCP that Landlock does not see
     signals, abstract Unix sockets    of processes outside of the sandbox (Linux 6.12)

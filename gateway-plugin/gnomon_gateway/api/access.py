@@ -206,7 +206,7 @@ class Guard:
             return None
         error = await self._refusal_by_owner(scope["client"], scope["server"])
         if error is None and any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_PREFIXES) for name in headers):
-            error = _refused("proxy_refused", "This request came through a proxy, which would let everybody in who reaches it")
+            error = _refused("proxy_refused", "This request came through a proxy, which would give each of its clients access")
         return None if error is None else error_response(error)
 
     async def _refusal_by_owner(

@@ -25,7 +25,7 @@ from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
 
-HOST = "0.0.0.0"  # noqa: S104 - a container's port is for whoever reaches the container
+HOST = "0.0.0.0"  # noqa: S104 - every client that reaches the container may call it
 HEALTH, READY = b"/_/health", b"/_/ready"
 QUIET_S = 0.5
 """A container stops to listen once no request has come for so long."""

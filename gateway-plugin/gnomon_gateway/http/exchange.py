@@ -152,7 +152,7 @@ class Exchange:
         """Start the request: all requests before it have been answered."""
         try:
             routes.begin(self)
-        except Exception:  # noqa: BLE001 - nobody above could answer
+        except Exception:  # noqa: BLE001 - no caller could answer
             self.respond_internal_error()
         if self.response_complete:
             return
@@ -224,7 +224,7 @@ class Exchange:
             self._body = body
         try:
             self._owner.received(body if isinstance(body, bytes) else memoryview(body))
-        except Exception:  # noqa: BLE001 - nobody above could answer
+        except Exception:  # noqa: BLE001 - no caller could answer
             self.respond_internal_error()
 
     def _count_body(self) -> None:

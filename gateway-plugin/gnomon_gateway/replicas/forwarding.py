@@ -13,8 +13,8 @@ that two replicas which disagree about the owner cannot send it back and forth. 
 
     PUT /system/functions ─▶ replica: authorised? ─ internal listener, with the client's login ─▶ leader ─▶ control application
 
-Only the leader writes to the cluster and knows all decisions. While nobody leads, a control request waits. A replica answers the
-`LOCAL_PATHS` itself: its health, its metrics, the calls that it keeps, and the model repository, which all replicas share.
+Only the leader writes to the cluster and knows all decisions. While no replica leads, control requests wait. A replica answers
+the `LOCAL_PATHS` itself: its health, its metrics, the calls that it keeps, and the model repository, which all replicas share.
 Authorisation is checked at the replica that the client connects to, because only its kernel knows which process owns the socket.
 """
 

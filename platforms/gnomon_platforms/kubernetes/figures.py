@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def cluster_figures(metrics: ApiMetrics, *, leads: bool) -> Iterator[Metric]:
     """The metrics; `leads` is whether this process decides and writes."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - whoever has a page has it
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - optional: processes with a metrics page have it
 
     requests = CounterMetricFamily(
         "gnomon_kubernetes_requests",

@@ -287,7 +287,7 @@ class Watcher(threading.Thread, Generic[T]):
                 self._watch()
             except (Refused, Unreachable) as error:
                 self._failed(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody else watches
+            except Exception as error:  # noqa: BLE001 - whatever the error, this thread alone watches
                 _LOG.exception("Internal error while watching %s", self._source.resource.plural)
                 self._failed(error)
 

@@ -263,7 +263,7 @@ class Leader:
 
     `identity` is unique to this process: a Lease that bears it is ours. `address` is where others reach us while we lead.
     `writer` sends renewals, which have a fence of their own; `tenure` is what they extend. `clock` only times pauses.
-    `counts_from` is where the epochs of a Lease begin that nobody has had.
+    `counts_from` is the first epoch of a Lease that never had a holder.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class Leader:
             self._held = None
             if not (isinstance(error, Refused) and error.conflict):
                 _LOG.warning("the Lease %s could not be read or renewed: %s", self._lease.name, error)
-        except Exception:  # noqa: BLE001 - nobody else would renew it, or stand for it
+        except Exception:  # noqa: BLE001 - this task alone renews or takes the Lease
             self._held = None
             _LOG.exception("Internal error while renewing the Lease %s", self._lease.name)
         self._tenure.watch()
@@ -349,7 +349,7 @@ class Leader:
         record = None if current is None else lease_record(current)
         self._observer.see(record, now_s)
         if self._tenure.leading and record is not None and record.holder != self.identity:
-            self._tenure.lost(f"{record.holder or 'nobody'} has the Lease")
+            self._tenure.lost(f"{record.holder or 'no process'} holds the Lease")
             self.leading.clear()
         if self._leaving and (self._observer.removed or not self._tenure.leading):
             self._tenure.end()

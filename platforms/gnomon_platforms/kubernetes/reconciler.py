@@ -8,7 +8,7 @@
         ▼
     `execute`   all steps of a plan at once; each write carries the version that the plan was made from
         ├── done                  wait for an event, for `Plan.requeue_after_s`, at the latest for the next resync
-        ├── conflict (409, 404)   somebody else has changed the object: plan again at its event, at the latest after the back-off
+        ├── conflict (409, 404)   another client has changed the object: plan again at its event, at the latest after the back-off
         └── refused, no answer    log it, call `step_failed`, plan again after the back-off
 
 An object has one task, so its steps never overlap with those of its next plan, and objects do not wait for each other. Steps of

@@ -8,8 +8,8 @@ coordinator does not know the instance, which could have no Shadow.
 Each step has a bound in time, and an instance ends exactly once, with a reason that holds the last lines of its log.
 
 Standard output and error of an instance arrive by a pipe (`LogPipe`). The loop reads the pipe in small portions, so that a
-function which prints without end delays nobody. Lines are cut at a length, and beyond a rate they are counted instead of passed
-on.
+function which prints without end delays no other one. Lines are cut at a length, and beyond a rate they are counted instead of
+passed on.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class Zygotes:
         for zygote in idle[: max(0, len(idle) - MAX_FOREIGN_ZYGOTES)]:
             del self._foreign[zygote]
             if zygote in self._started:
-                self._end(zygote, "nobody used it")
+                self._end(zygote, "no function used it")
             self._send({"do": "retire", "id": zygote})
 
     def on_warm(self, event: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """The cluster as one gateway process observes it: informers, free capacity, conflicting autoscalers, and the writer.
 
     Deployments, pods of functions ─▶ reconcilers and platform
-    nodes, everybody's pods        ─▶ `NodeCapacity`: free capacity per node
+    nodes, all users' pods         ─▶ `NodeCapacity`: free capacity per node
     HPAs, KEDA's ScaledObjects     ─▶ `ConflictingAutoscalers`: functions that others scale are not touched
 
 All functions share it. While another process leads, it is read only; `leads` says so.

@@ -12,7 +12,7 @@ from gnomon_platforms.kubernetes.resources import Permission, Scope
 
 PERMISSIONS = (
     Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where Shadows have room"),
-    Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see what everybody's pods take of it"),
+    Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see what all pods take of it"),
     Permission(
         Scope.FUNCTIONS,
         "apps",

@@ -191,7 +191,7 @@ def _replicas(version: int, present: Iterable[PodFacts], desired: Desired) -> in
     needed = len(desired.waiting) + desired.vacancies
     if desired.adopting:
         # Pods of an earlier process, for instances that this one may still adopt or ask for. A pod without an instance is not
-        # among them: it was created by `kubectl scale`, or for an instance that nobody asked for again.
+        # among them: it was created by `kubectl scale`, or for an instance that was not requested again.
         others = desired.kept.keys() | desired.released
         needed = max(needed, sum(pod.version == version for pod in present if pod.instance and pod.name not in others))
     return max(new + needed, old)

@@ -114,7 +114,7 @@ class StoredFunctions:
         """Keep a function, or what has changed of it.
 
         Raises:
-            GnomonError: 409 `foreign_deployment` where its name is somebody else's; what the API server refuses.
+            GnomonError: 409 `foreign_deployment` where another Deployment has its name; what the API server refuses.
 
         """
         spec, target = stored.spec, self._target(stored.spec.key)
@@ -483,7 +483,7 @@ def _is_private(document: Document) -> bool:
 
 
 def _value(document: Document, name: str) -> bytes:
-    """The entry with the secret's name; of one that somebody else has made, its only entry, or all of them."""
+    """The entry with the secret's name; of a Secret that was made otherwise, its only entry, or all of them."""
     data = {entry: base64.b64decode(value) for entry, value in (document.get("data") or {}).items()}
     if name in data:
         return data[name]

@@ -207,7 +207,7 @@ class Catalog:
 
     def lost(self, error: GnomonError) -> None:
         """Record that the provider failed to answer."""
-        if self.trouble is None and self.looks:  # before the first look there is somebody who hears of it
+        if self.trouble is None and self.looks:  # a failed first poll is raised to the caller
             _LOG.warning("the provider cannot be read: %s", error)
         self.trouble = error
         self.looks += 1
@@ -222,7 +222,7 @@ class Catalog:
                 self.refresh()
             except GnomonError:
                 continue  # it has been told
-            except Exception:  # noqa: BLE001 - a document that nobody foresaw must not end the watch
+            except Exception:  # noqa: BLE001 - an unforeseen document must not end the watch
                 _LOG.exception("Internal error while reading the provider's functions")
 
     def _ask_namespaces(self) -> tuple[str, ...]:

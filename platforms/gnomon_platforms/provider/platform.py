@@ -227,7 +227,7 @@ class ProviderPlatform:
     def _woken(self, key: FunctionKey, ended: asyncio.Task[None]) -> None:
         self._waking.pop(key, None)
         if not ended.cancelled():
-            ended.exception()  # whoever still waits for it gets it
+            ended.exception()  # marks it as retrieved; callers that wait get it as well
 
     async def _wake(self, key: FunctionKey) -> None:
         """Wait for a replica; request one if there is none and none is requested.

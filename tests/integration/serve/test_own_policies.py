@@ -104,4 +104,4 @@ def test_own_policies_are_simulated() -> None:
     assert (done.returncode, "picky" in done.stdout) == (0, True), done.stderr
     unnamed = subprocess.run([*command[:-8], *command[-4:]], capture_output=True, text=True, check=False)
     assert unnamed.returncode == 1
-    assert "whoever starts Gnomon names it with `--policy exactly`" in unnamed.stderr
+    assert "start Gnomon with `--policy exactly` to use it" in unnamed.stderr

@@ -184,9 +184,7 @@ def test_an_installed_policy_counts_only_when_it_is_named(install: Callable[...,
     with pytest.raises(GnomonError) as refused:
         scaling_policy("mine", Settings())
     assert (refused.value.code, refused.value.status) == ("unknown_policy", 400)
-    assert refused.value.hint.startswith(
-        "It is installed here: whoever starts Gnomon names it with `--policy mine`. Known ones: "
-    )
+    assert refused.value.hint.startswith("It is installed here: start Gnomon with `--policy mine` to use it. Known ones: ")
     assert scaling_policy("mine", Settings(), SCALING.with_named(["mine"])).name == "od"
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from gnomon_core.engines import BF16, FP32, INT8
 
 # The package imports its tool for conversions if it can, which takes longer than all the rest and starts a thread that reports
-# its use. A module that is None cannot be imported; whoever converts imports the tool itself.
+# its use. A module that is None cannot be imported; the converter imports the tool itself.
 _TOOL = "openvino.tools.ovc"
 _hidden = sys.modules.setdefault(_TOOL, cast("ModuleType", None)) is None
 import openvino  # type: ignore[import-untyped]  # noqa: E402 - it ships no types

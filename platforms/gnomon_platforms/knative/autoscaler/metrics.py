@@ -44,7 +44,7 @@ answer counts as the mean of the Revision's others; if no pod, or an activator, 
 activators have not answered for longer, waiting requests cannot be seen, and `observing` is false.
 
 `fetch` reads a page of a user's pod, which is not trusted: no more than a page's length is read, nothing is decompressed, and no
-redirection is followed. An endless answer, or a small one that decompresses to gigabytes, would end the autoscaler of everybody.
+redirection is followed. An endless answer, or a small one that decompresses to gigabytes, would end the whole autoscaler.
 
 `Gateways`: scrapes the batch latencies of each gateway every few seconds.
 

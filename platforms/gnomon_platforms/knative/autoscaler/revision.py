@@ -340,7 +340,7 @@ class ScaledRevision(Reconciler[Step]):
 
 
 async def set_service(writer: Writer, step: SetService) -> None:
-    """Write a ServerlessService. One that somebody else owns is left alone.
+    """Write a ServerlessService, unless it has another owner.
 
     Raises:
         GnomonError: what the API server refuses.

@@ -37,7 +37,7 @@ ACTIVATION_BUFFER_S = 30.0
 LEAST_TARGET = 0.01
 MAX_BATCH = 1024
 UNSUITED = {"hpa": "decides by CPU, which is not measured here"}
-"""Policies whose decisions nobody here could take or carry out, and why."""
+"""Policies that cannot decide here, or whose decisions cannot be carried out, with the reasons."""
 
 
 _LOG = logging.getLogger("gnomon.knative")

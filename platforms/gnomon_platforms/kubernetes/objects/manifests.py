@@ -46,7 +46,7 @@ instance and marks its pod, so that the ReplicaSet removes just that one."""
 
 
 def rolling_update(max_unavailable: int = 0) -> Manifest:
-    """The Deployment's strategy. With 0 an old pod serves until its successor is ready, whoever changes the template."""
+    """The Deployment's strategy. With 0 an old pod serves until its successor is ready, whichever client changes the template."""
     # A quarter, as by default: pods for all at once would double the nodes that an update needs.
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": max_unavailable}}
 

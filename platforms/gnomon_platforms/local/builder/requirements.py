@@ -151,7 +151,7 @@ def _check_urls(line: str) -> None:
 def _local(line: str) -> GnomonError:
     return _refuse(
         f"says {line[:100]!r}, whose address is this machine's or its link's",
-        "Whoever runs the gateway may name such an index in its environment, as UV_DEFAULT_INDEX.",
+        "The gateway's operator can name such an index in its environment, as UV_DEFAULT_INDEX.",
     )
 
 
