@@ -219,7 +219,7 @@ class _Worker(threading.Thread):
 def _outcome(call: Callable[[], T]) -> Outcome[T]:
     try:
         result = call()
-    except Exception as error:  # noqa: BLE001 - it is raised again where the outcome is asked for
+    except Exception as error:  # noqa: BLE001 - the caller raises it again
         return _raising(error)
     return lambda: result
 

@@ -121,7 +121,7 @@ BUILT_IN: Policies = MappingProxyType(
         ),
         "batch+": PolicyPlugin(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
         "fixed": replica_policy_plugin(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
-        "fixed+shadows": PolicyPlugin(_bridging, "As fixed, with Shadows until instances that were asked for have started."),
+        "fixed+shadows": PolicyPlugin(_bridging, "As fixed, with Shadows until the requested instances have started."),
         "gnomon": PolicyPlugin(
             _gnomon, "The fewest Bodies that would have kept the objective in the last minutes, on cores borrowed by the batch."
         ),

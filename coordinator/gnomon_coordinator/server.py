@@ -256,7 +256,7 @@ class Server:
         if link is None:
             return
         try:
-            # The epoch is the fencing token: instances obey no coordinator older than the newest one that they have heard of.
+            # The epoch is the fencing token: instances obey no coordinator older than the newest one that they know.
             link.send({**message, "epoch": self._state.epoch}, descriptors)
         except (LinkBrokenError, OSError) as error:
             self._instance_broken(instance_id, error)

@@ -70,7 +70,7 @@ KNOWN_TO_BODY = (
     State.COMPLETING,
     State.LEAVING_BODY,
 )
-"""States in which the Body has been told of its Shadow."""
+"""States in which the Body knows its Shadow."""
 PROMOTING = (State.COMPLETING, State.LEAVING_BODY, State.BECOMING_BODY)
 """States of a Shadow that becomes a Body, and goes on where the Body that it works for ends."""
 

@@ -246,7 +246,7 @@ def _on_cpu(result: EngineResult, arithmetic: AbstractSet[str]) -> EngineResult:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine:
-    """The engine that runs a model, its files by name, and why it is another one than was asked for; "" if it is not.
+    """The engine that runs a model, its files by name, and the reason if it is not the requested engine, else "".
 
     `name` has the precision behind it where that is not fp32. `accuracy` is the one that was measured, and `has_pieces` says
     whether Shadows may compute parts of it.

@@ -105,7 +105,7 @@ class OwnershipBoard(Protocol):
         ...
 
     def watch(self, changed: Callable[[OwnershipMap], None]) -> Callable[[], None]:
-        """Call `changed` on the event loop with the newest map, now and whenever there is a newer one, until told to stop."""
+        """Call `changed` on the event loop with the newest map, now and at each newer one; the returned function ends that."""
         ...
 
     def addresses(self) -> Collection[str]:

@@ -240,7 +240,7 @@ class Seen:
 
 
 class Journal:
-    """The file of the changes that Redis has not got, and of the state in which the hash was seen last."""
+    """The file of the changes that Redis does not have, and of the last known state of the hash."""
 
     def __init__(self, path: Path) -> None:
         self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)

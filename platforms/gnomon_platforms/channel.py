@@ -169,7 +169,7 @@ class Channel(ABC):
             self._release()
 
     def report_to(self, on_lost: Callable[[str], None]) -> None:
-        """Set a new owner, who is told why the channel ends."""
+        """Set a new owner, which gets the reason when the channel ends."""
         self._on_lost = on_lost
 
     # What a transport adds

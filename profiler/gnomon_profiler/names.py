@@ -24,7 +24,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def in_catalog(name: str) -> bool:
-    """True if a name is one of the catalog's; a package's own list is asked only when the model is loaded."""
+    """True if a name is one of the catalog's; a package's own list is read only when the model is loaded."""
     return name in EFFICIENTNET_LITE or any(name.startswith(prefix) and len(name) > len(prefix) for prefix in _PREFIXES)
 
 

@@ -1,7 +1,7 @@
 """A platform in virtual time: nodes with cores and memory, and instances that load, serve, and end.
 
 The simulated platform does what every platform does and decides nothing: an instance is created where there is room, is ready
-when its model has loaded, takes as long for a batch as its profile says, and ends when it is told to, or crashes. A Shadow is
+when its model has loaded, takes as long for a batch as its profile says, and ends on request, or crashes. A Shadow is
 created on its Body's node or where its pair says, is of use when it has loaded its blocks, sooner where the node's pool has a
 container for it, and ends with its Body. How long each instance existed is kept, because that is what a user pays for.
 
@@ -355,7 +355,7 @@ class SimulatedPlatform:
 
 
 class _Fleet:
-    """The live instances of one function, by id; `instances` is what is seen of them, None after a change."""
+    """The live instances of one function, by id; `instances` is their cached view, None after a change."""
 
     __slots__ = ("instances", "live", "stamp")
 

@@ -37,7 +37,7 @@ OK = 200
 def version(*, target: Target, as_json: bool) -> None:
     """Show our version and the gateway's.
 
-    A gateway that does not answer is told on standard error and is no failure.
+    A gateway that does not answer is reported on standard error and is no failure.
     """
     ours = installed_version("gnomon")
     gateway = target.gateway()

@@ -200,7 +200,7 @@ def _served(options: dict[str, Any]) -> ServedModels | None:
 
 
 def _models(options: dict[str, Any]) -> ModelOptions | None:
-    """The served models, and how nodes' coordinators are asked for Shadows of them."""
+    """The served models, and the options of requests to nodes' coordinators for Shadows of them."""
     from gnomon_platforms.knative.autoscaler.shadows import ModelOptions  # noqa: PLC0415 - as above
     from gnomon_server.kubernetes import node_options  # noqa: PLC0415 - as above
 

@@ -191,7 +191,7 @@ def _check(stack: Stack, function: StackFunction) -> None:
 
 
 def _packages(stack: Stack, function: StackFunction, template: Value, flags: BuildFlags) -> tuple[str, ...]:
-    """The system packages of the build options that are asked for."""
+    """The system packages of the requested build options."""
     known = {item.get("name").text(): item.get("packages").list() for item in template.get("build_options").items()}
     packages: list[str] = []
     for option in dict.fromkeys((*flags.options, *function.build_options)):

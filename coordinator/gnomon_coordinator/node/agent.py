@@ -73,7 +73,7 @@ class ExitDelay:
     """Decides when an agent may exit after SIGTERM: after the pods that end at the same time, and after `longest_s` at most.
 
     A kubelet ends a pod with our volume by asking the driver to remove the volume. Where an installation is deleted as a whole,
-    its functions' pods and their node's driver are told to end in the same second, and a driver that exits first leaves pods that
+    its functions' pods and their node's driver get SIGTERM in the same second, and a driver that exits first leaves pods that
     are `Terminating` for ever, and their namespaces with them. The agent reads no API server and does not know why it is to
     end. It sees which pods have volumes, and which of them have a connected Body:
 

@@ -1,4 +1,4 @@
-"""gunicorn's settings in an image, and its worker, which drains when it is told to end.
+"""gunicorn's settings in an image, and its worker, which drains at SIGTERM.
 
 One process holds the model; its threads wait for the executor behind them. `GNOMON_PORT` (8080), `GNOMON_THREADS` (requests and
 probes at the same time: 64, or 32 more than `GNOMON_CONCURRENCY`), and OpenFaaS's `write_timeout` (30s: how long requests in

@@ -268,7 +268,7 @@ class _EventLoop:
         return self._asyncio.run_coroutine_threadsafe(_guarded(coroutine), self._loop).result()
 
     def result_of(self, result: Any) -> Any:
-        """The result of a handler, where the parts of its body come asynchronously in the order in which they are asked for."""
+        """The result of a handler, where the parts of its body come asynchronously in the order in which they are requested."""
         if hasattr(type(result), "__anext__"):
             return self._parts(result)
         if isinstance(result, dict) and hasattr(type(result.get("body")), "__anext__"):

@@ -5,7 +5,7 @@
                          One of an older epoch than was seen is refused: the result bears the newest, its members 409 stale_epoch
     POST /gnomon/resize  a RESIZE frame: so many threads from the next batch on; needs the token
     GET /gnomon/pair     upgraded to gnomon-pair/1: a Shadow's work for the Body that asks (gnomon_runtime.pair); needs the token
-    /_/health, /_/ready  200, or 503 from the moment the process has been told to end
+    /_/health, /_/ready  200, or 503 from SIGTERM on
 
 All routes feed one executor, with as many threads as the application executes batches at once (`hello`): mostly one, because
 torch keeps a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not

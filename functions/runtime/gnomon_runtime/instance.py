@@ -162,7 +162,7 @@ class Instance:
         self._stopping = False
 
     def serve(self) -> None:
-        """Answer until told to stop or the channel ends.
+        """Answer batches until STOP, SIGTERM or the end of the channel.
 
         Raises:
             WireError: the owner sent what is not a frame.
@@ -264,7 +264,7 @@ class ConcurrentInstance:
         self._failure: BaseException | None = None
 
     def serve(self) -> None:
-        """Answer until told to stop or the channel ends, and then what has been received.
+        """Answer batches until STOP, SIGTERM or the end of the channel, and then those received before.
 
         Raises:
             WireError: the owner sent what is not a frame.

@@ -25,7 +25,7 @@ END_S = 10.0
 
 
 class _Terminated(Exception):  # noqa: N818 - it is no error: the pod ends
-    """The pod is told to end, by SIGTERM."""
+    """The pod has received SIGTERM."""
 
 
 def listening(path: Path) -> socket.socket:

@@ -33,7 +33,7 @@ PORT, CONTROL_PORT = "8080", "8081"
 
 
 def main() -> None:
-    """Serve until the process is told to end."""
+    """Serve until SIGTERM."""
     signal.signal(signal.SIGTERM, _end)
     if DECLARED.is_file():
         sys.argv[:] = ["gnomon", "serve", *application_options(os.environ), *sys.argv[1:]]

@@ -29,7 +29,7 @@ MOST_CHARACTERS = 1000
 
 @dataclass(slots=True)
 class Zygote:
-    """A zygote: its socket, unsent messages, and instances that it was asked to fork and has not reported yet.
+    """A zygote: its socket, unsent messages, and instances whose fork was requested and is not reported yet.
 
     `start` is the owner's number for this start: it distinguishes zygotes that had the same id.
     """

@@ -192,7 +192,7 @@ class ProfiledLatency:
         return pair_seconds(profile, body_cores, pair, batch, self._runs(profile, pair.blocks))
 
     def _runs(self, profile: ModelProfile, blocks: tuple[int, ...]) -> tuple[Run, ...]:
-        """The runs of these blocks. A pair is asked about for one batch size after the other: the last ones are kept."""
+        """The runs of these blocks. A pair is looked up for one batch size after the other: the last runs are kept."""
         if self._last is None or self._last[0] is not profile or self._last[1] != blocks:
             self._last = (profile, blocks, profile.layers.runs(blocks))
         return self._last[2]

@@ -37,7 +37,7 @@ SMALLEST_STORAGE_MB = 512
 
 
 def memory_mb(spec: FunctionSpec, cores: int, requested_mb: int | None = None) -> int:
-    """The memory size of an instance: the one that is asked for, else the function's own with so many cores.
+    """The memory size of an instance in MB: the requested one, else the function's own with so many cores.
 
     Raises:
         GnomonError: 503 `no_capacity`: Lambda has none that large.

@@ -149,7 +149,7 @@ class HttpChannel(ExchangeChannel):
     async def _check_health(self, batch: Batch) -> None:
         """Send health checks until one has no answer, whatever its status; then end the exchange: the pod is frozen or gone."""
         try:
-            while await self._health_check(ANSWER_S):  # noqa: ASYNC110 - no event says it: it is asked over the network
+            while await self._health_check(ANSWER_S):  # noqa: ASYNC110 - no event: polled over the network
                 await asyncio.sleep(GRACE_S)
         finally:
             self._abort(batch, _SILENT)

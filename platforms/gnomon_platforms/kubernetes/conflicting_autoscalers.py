@@ -114,7 +114,7 @@ class ConflictingAutoscalers:
             for resource in KINDS:
                 try:
                     await self._look_again(resource)
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is asked again
+                except Exception as error:  # noqa: BLE001 - whatever the error, it is retried
                     _LOG.warning("%ss cannot be watched, retry in %g s: %r", resource.kind, ASK_AGAIN_S, error)
             if self._clock.now_s() - reminded_s >= REMIND_S:
                 reminded_s = self._clock.now_s()

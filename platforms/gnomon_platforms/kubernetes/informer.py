@@ -580,6 +580,6 @@ class Informer(Generic[T]):
             for listener in tuple(self._listeners):
                 try:
                     listener(change)
-                except Exception:  # noqa: BLE001 - whatever it is, the others are told
+                except Exception:  # noqa: BLE001 - whatever the error, other listeners are called
                     _LOG.exception("a listener for %s failed", self._source.resource.plural)
         self._updated.set()

@@ -4,8 +4,8 @@
                                                      destroy: the Body unpairs, the process stops ▶ gone
                                                      promote ▶ complete, unpaired ▶ HELLO: a Body, in `LocalPlatform`
 
-The listener is told of a pair by `pair_changed(Body with its Shadow)`, and of its end, whatever the cause, by `pair_changed` of
-the Body alone before `instance_gone` of the Shadow.
+The listener is notified of a pair by `pair_changed(Body with its Shadow)`, and of its end, whatever the cause, by `pair_changed`
+of the Body alone before `instance_gone` of the Shadow.
 
 A Shadow is an instance like any other: pinned to CPUs, limited, in its function's sandbox, counted in its usage. But the
 coordinator makes it, out of a pool container that belongs to no function before.

@@ -140,7 +140,7 @@ Send = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class StartedZygote:
-    """A zygote that was asked for.
+    """A zygote whose start was requested.
 
     `number` tells it from earlier ones of its id, of which the supervisor may yet have to say that they are warm or have ended.
     """

@@ -132,7 +132,7 @@ class ObservedCluster:
         self._loads.listen(self.capacity.load_changed)
 
     async def resync(self) -> None:
-        """Return when all is known that was there when this was called.
+        """Return when the caches have everything that was stored before this call.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.

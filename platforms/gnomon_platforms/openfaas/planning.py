@@ -36,7 +36,7 @@ BOUND_COST = 1_000
 
 
 def counted(pods: Iterable[PodFacts]) -> list[PodFacts]:
-    """The pods that a ReplicaSet counts: those that have neither ended nor been told to end."""
+    """The pods that a ReplicaSet counts: those that have neither ended nor are terminating."""
     return [pod for pod in pods if not (pod.ending or pod.ended)]
 
 

@@ -93,7 +93,7 @@ class StoredFunctions:
         self._informer.listen(self._changed)
 
     async def catch_up(self) -> None:
-        """Return when all is known that was there when this was called.
+        """Return when the cache has everything that was stored before this call.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -106,7 +106,7 @@ class StoredFunctions:
         await self._informer.stop()
 
     def all(self) -> Sequence[StoredFunction]:
-        """The functions as they were seen last, by namespace and name. Any thread may ask."""
+        """The functions as last observed, by namespace and name. Thread-safe."""
         with self._lock:
             return [self._held[key] for key in sorted(self._held, key=lambda key: (key.namespace, key.name))]
 
@@ -285,7 +285,7 @@ class StoredNamespaces:
             self._informer.listen(self._changed)
 
     async def catch_up(self) -> None:
-        """Return when all is known that was there when this was called.
+        """Return when the cache has everything that was stored before this call.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -300,7 +300,7 @@ class StoredNamespaces:
             await self._informer.stop()
 
     def all(self) -> Sequence[StoredNamespace]:
-        """The namespaces as they were seen last, but for the default one. Any thread may ask."""
+        """The namespaces as last observed, without the default one. Thread-safe."""
         with self._lock:
             return [self._held[name] for name in sorted(self._held)]
 
@@ -504,7 +504,7 @@ def _require_our_secret(current: Document, key: FunctionKey) -> None:
 class KubernetesStore:
     """See `gnomon_core.interfaces.FunctionStore`.
 
-    `namespace` None looks after every namespace that is marked. `fence` is asked right before each write; `rng` draws pauses.
+    `namespace` None serves every namespace that is marked. `fence` is called right before each write; `rng` draws pauses.
     """
 
     def __init__(
@@ -539,10 +539,10 @@ class KubernetesStore:
         self._writer.close()
 
     def catch_up(self) -> None:
-        """Return when all is known here that was stored when this was called.
+        """Return when the caches have everything that was stored before this call.
 
         Raises:
-            GnomonError: 503 `kubernetes_…`: the API server could not be asked in time.
+            GnomonError: 503 `kubernetes_…`: the API server did not answer in time.
 
         """
         self._thread.call(self._catch_up())

@@ -23,7 +23,7 @@ NOISY = 0.05
 TRIES = 3
 _MOST_TIMES = 4
 _BUDGET_S = 0.2
-"""A quick batch is repeated up to four times as often as was asked for, while that takes less than 0.2 s for each that was."""
+"""Budget in seconds for each requested repeat of a quick batch, which is repeated up to four times as often within it."""
 _LOADING_REPEATS = 7
 _TRANSFER_REPEATS = 15
 _START_REPEATS = 11

@@ -1,4 +1,4 @@
-"""`fixed+shadows`: as many Bodies as were asked for, with Shadows until they have started. It scales members of applications.
+"""`fixed+shadows`: the requested number of Bodies, with Shadows until they have started. It scales members of applications.
 
     n asked for, m < n ready ─▶ n − m Bodies start; meanwhile Shadows of the ready ones, for what n Bodies would answer
     n ready ──────────────────▶ the Shadows end

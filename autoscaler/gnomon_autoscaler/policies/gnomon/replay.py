@@ -340,7 +340,7 @@ def cheapest(
 ) -> Rule:
     """The rule of least cost that loses at most this share; else the one that loses least.
 
-    Rules with Shadows are replayed where `help_` says what those add. It is asked only if a floor of `least` is not enough.
+    Rules with Shadows are replayed where `help_` says what those add. It is called only if a floor of `least` is not enough.
     """
     replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)))
     floor, lost = replays.least_floor(replays.none(), replays.most)

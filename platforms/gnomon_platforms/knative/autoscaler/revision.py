@@ -334,7 +334,7 @@ class ScaledRevision(Reconciler[Step]):
                 await self._cluster.public.execute(step)
 
     def step_failed(self, step: Step, error: GnomonError) -> None:
-        """See `Reconciler`. A pod whose resize is refused keeps its cores, and the policy is told so."""
+        """See `Reconciler`. A pod whose resize is refused keeps its cores, and the policy is notified."""
         if isinstance(step, ResizePod):
             self.instances.resize_refused(step, error)
 

@@ -52,7 +52,7 @@ def rolling_update(max_unavailable: int = 0) -> Manifest:
 
 
 def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replicas: int = 0) -> Manifest:
-    """The Deployment of a function. It has no pods until instances are asked for.
+    """The Deployment of a function. It has no pods until instances are requested.
 
     Raises:
         GnomonError: 400 for anything that the API server would refuse: name, labels, annotations, constraints, resources.

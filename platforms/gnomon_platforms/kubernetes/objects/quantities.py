@@ -88,7 +88,7 @@ def _sent(spec: FunctionSpec, field: str) -> dict[str, str]:
             text = memory_quantity(parse_memory_bytes(text))
         elif name not in _ENTRIES and not text.isdigit():
             raise bad_request(
-                "invalid_deployment", f"{field}: {name[:100]!r} is {text[:50]!r}.", "A device is asked for by a whole number."
+                "invalid_deployment", f"{field}: {name[:100]!r} is {text[:50]!r}.", "Request a whole number of devices."
             )
         written[name] = text
     return written
