@@ -137,7 +137,9 @@ def server_options(function: F) -> F:
         target = Target(gateway, token, not tls_no_verify, timeout, "") if gateway else None
         return function(*args, target=target, **options)
 
-    gateway = click.option("-g", "--gateway", default="", metavar="URL", help="Server whose models it is about, not this folder.")
+    gateway = click.option(
+        "-g", "--gateway", default="", metavar="URL", help="Server whose models are used, instead of a folder's."
+    )
     return cast("F", option_group(gateway, *_connection_options(60.0))(wrapped))
 
 
@@ -176,7 +178,7 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout
 def _connection_options(timeout_s: float, timeout_help: str = "") -> list[Callable[[F], F]]:
     """-k, --tls-no-verify, --timeout."""
     return [
-        click.option("-k", "--token", default="", metavar="JWT", help="Token instead of the login that is kept."),
+        click.option("-k", "--token", default="", metavar="JWT", help="Token, instead of the stored login."),
         click.option("--tls-no-verify", is_flag=True, help="Do not check the gateway's certificate."),
         click.option(
             "--timeout",

@@ -85,10 +85,10 @@ def namespaces(*, target: Target, as_json: bool) -> None:
     """,
 )
 @click.argument("name", required=False, default="")
-@gateway_options(timeout_help="For the whole wait, whatever --attempts allows; default 60s.")
+@gateway_options(timeout_help="Limit of the whole wait, whatever --attempts allows; default 60s.")
 @namespace_option
-@click.option("--attempts", type=click.IntRange(min=1), default=60, help="How often to ask; default 60.")
-@click.option("--interval", type=Duration(), default=1.0, metavar="DURATION", help="Between two attempts; default 1s.")
+@click.option("--attempts", type=click.IntRange(min=1), default=60, help="Number of attempts; default 60.")
+@click.option("--interval", type=Duration(), default=1.0, metavar="DURATION", help="Pause between two attempts; default 1s.")
 def ready(*, target: Target, name: str, namespace: str, attempts: int, interval: float) -> None:
     """Wait until the gateway, or a function, is ready."""
     gateway = target.gateway()
@@ -134,7 +134,7 @@ UNAUTHORISED = 401
     """,
 )
 @gateway_options(timeout_s=5.0)
-@click.option("-u", "--username", default="admin", help="Default admin.")
+@click.option("-u", "--username", default="admin", help="User; default admin.")
 @click.option("-p", "--password", default="", help="Other users of this machine can see it; better from standard input.")
 @click.option("-s", "--password-stdin", is_flag=True, help="Read the password from standard input.")
 def login(*, target: Target, username: str, password: str, password_stdin: bool) -> None:

@@ -106,7 +106,7 @@ def describe(*, target: Target, name: str, namespace: str, as_json: bool) -> Non
     "--accuracy",
     type=click.FloatRange(0.0, 1.0),
     default=None,
-    help="The share of the validation set that the model answers right; without it, no query with an accuracy gets it.",
+    help="Share of the validation set that the model answers right; without one, queries with an accuracy do not get the model.",
 )
 @json_option
 def add(*, target: Target, name: str, model: str, namespace: str, accuracy: float | None, as_json: bool) -> None:

@@ -37,11 +37,11 @@ deploy_options = option_group(
     click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label."),
     click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa."),
     click.option("--secret", multiple=True, metavar="NAME", help="Secret that the function may read."),
-    click.option("--constraint", multiple=True, metavar="TEXT", help="Where it may run."),
+    click.option("--constraint", multiple=True, metavar="TEXT", help="Constraint on the nodes that may run it."),
     click.option("--readonly", is_flag=True, help="Root file system read-only."),
     click.option("--replace", is_flag=True, help="Remove a function before it is deployed."),
     click.option("--update/--no-update", default=None, help="Update a function in place; the default."),
-    click.option("--wait/--no-wait", default=True, help="Wait until it serves or cannot start; the default."),
+    click.option("--wait/--no-wait", default=True, help="Wait until the function serves or cannot start; the default."),
     click.option("--read-template/--no-read-template", default=True, help="Take a missing fprocess from the template."),
 )
 """The options of `deploy` and `up` that add to a stack file."""
@@ -60,10 +60,10 @@ deploy_options = option_group(
 @click.option("--image", default="", help="Image to deploy without a stack file; with --name.")
 @click.option("--name", default="", help="Name of the function that --image becomes.")
 @click.option("--fprocess", default="", help="Process that the image's watchdog runs.")
-@click.option("--cpu-limit", default="", metavar="CORES", help="With --image, such as 500m.")
-@click.option("--memory-limit", default="", metavar="BYTES", help="With --image, such as 128Mi.")
-@click.option("--cpu-request", default="", metavar="CORES", help="With --image.")
-@click.option("--memory-request", default="", metavar="BYTES", help="With --image.")
+@click.option("--cpu-limit", default="", metavar="CORES", help="Most cores, with --image, such as 500m.")
+@click.option("--memory-limit", default="", metavar="BYTES", help="Most memory, with --image, such as 128Mi.")
+@click.option("--cpu-request", default="", metavar="CORES", help="Requested cores, with --image.")
+@click.option("--memory-request", default="", metavar="BYTES", help="Requested memory, with --image.")
 @deploy_options
 @json_option
 def deploy(  # one argument an option

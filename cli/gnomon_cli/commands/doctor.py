@@ -27,7 +27,7 @@ from gnomon_server.options import state_folder
     "--platform",
     type=click.Choice(("local", "openfaas", "knative")),
     default="local",
-    help="What is to be served on: this machine, or a cluster; default local.",
+    help="Installation to check: this machine, or a cluster; default local.",
 )
 @click.option(
     "--kubeconfig",
@@ -36,8 +36,8 @@ from gnomon_server.options import state_folder
     help="How to reach the cluster; default KUBECONFIG, else the cluster that this runs in.",
 )
 @click.option("--context", default=None, metavar="NAME", help="The kubeconfig's context; default its current one.")
-@click.option("--namespace", default="openfaas-fn", metavar="NAME", help="Where functions are; default openfaas-fn.")
-@click.option("--system-namespace", default="openfaas", metavar="NAME", help="Where the gateway is; default openfaas.")
+@click.option("--namespace", default="openfaas-fn", metavar="NAME", help="Namespace of the functions; default openfaas-fn.")
+@click.option("--system-namespace", default="openfaas", metavar="NAME", help="Namespace of the gateway; default openfaas.")
 @click.option(
     "--service-account",
     default="",

@@ -49,7 +49,7 @@ def in_namespace(namespace: str) -> dict[str, str]:
 @namespace_option
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print images and when they were deployed.")
-@click.option("--sort", type=click.Choice(list(_ORDERS)), default="name", help="Order; default name.")
+@click.option("--sort", type=click.Choice(list(_ORDERS)), default="name", help="Sort key; default name.")
 @json_option
 def list_functions(*, target: Target, namespace: str, quiet: bool, verbose: bool, sort: str, as_json: bool) -> None:
     """List the deployed functions."""
@@ -81,7 +81,7 @@ def _counts(function: Mapping[str, Any]) -> tuple[int, int, int]:
 @click.argument("name")
 @gateway_options()
 @namespace_option
-@click.option("-v", "--verbose", is_flag=True, help="Also print what is not set.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print fields that are not set.")
 @json_option
 def describe(*, target: Target, name: str, namespace: str, verbose: bool, as_json: bool) -> None:
     """Show everything about a function."""
@@ -333,7 +333,7 @@ def policies(*, target: Target, as_json: bool) -> None:
 @click.argument("name")
 @gateway_options()
 @namespace_option
-@click.option("--limit", type=click.IntRange(min=1), default=10, help="How many, the newest first; default 10.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, help="Number of decisions, the newest first; default 10.")
 @json_option
 def decisions(*, target: Target, name: str, namespace: str, limit: int, as_json: bool) -> None:
     """Show how a function was scaled, and why."""

@@ -37,8 +37,10 @@ ACCEPTED = 202
 @click.argument("name")
 @gateway_options(timeout_s=300.0)
 @namespace_option
-@click.option("-d", "--data", default=None, metavar="TEXT|@FILE", help="Body; default: standard input.")
-@click.option("-m", "--method", type=click.Choice(METHODS, case_sensitive=False), default="POST", help="Default POST.")
+@click.option("-d", "--data", default=None, metavar="TEXT|@FILE", help="Body of the request; default: standard input.")
+@click.option(
+    "-m", "--method", type=click.Choice(METHODS, case_sensitive=False), default="POST", help="HTTP method; default POST."
+)
 @click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Request header.")
 @click.option("--query", multiple=True, metavar="KEY=VALUE", help="Query parameter.")
 @click.option("--content-type", default="", metavar="TYPE", help=f"Default: the type of the -d file, else {TEXT}.")

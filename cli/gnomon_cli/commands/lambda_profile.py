@@ -53,7 +53,12 @@ STEP_MB = 64
     help=f"What one sample takes on one core, for the estimate of the cost; default {SAMPLE_MS:g}.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before spending.")
-@click.option("--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), default=None, help="Where to write it.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=None,
+    help="File to write the measurements to.",
+)
 @json_option
 def lambda_profile(
     *,

@@ -41,13 +41,13 @@ class _Logs(Command):
 @click.option(
     "--since-time", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z"]), default=None, help="Lines newer than a time (RFC 3339)."
 )
-@click.option("--lines", default=-1, help="Of each instance's log, the last lines; default all that is kept.")
+@click.option("--lines", default=-1, help="Number of last lines of each instance's log; default all that are kept.")
 @click.option("-t", "--tail/--no-tail", default=True, help="Go on with new lines until Ctrl-C; the default.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="plain", help="Default plain.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="plain", help="Format; default plain.")
 @click.option("-j", "--json", "as_json", is_flag=True, help="Same as --output json.")
 @click.option("--name", "with_name", is_flag=True, help="Print the function's name with each line.")
 @click.option("--instance", "with_instance", is_flag=True, help="Print the instance with each line.")
-@click.option("--time/--no-time", "with_time", default=True, help="Print when a line was written; the default.")
+@click.option("--time/--no-time", "with_time", default=True, help="Print the time of each line; the default.")
 def logs(
     *,
     target: Target,

@@ -71,7 +71,7 @@ def _precision_options(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             type=click.Choice((*PRECISIONS, AUTO)),
             default=(FP32,),
-            help="Have it in this precision besides fp32; auto: in all. Several times for several.",
+            help="Precision to add besides fp32; auto: all. Repeatable.",
         ),
         click.option(
             "--validate",
@@ -100,7 +100,7 @@ def _precision_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @folder_options
 @server_options
-@click.option("--catalog", is_flag=True, help="What `add` knows, instead of what is there.")
+@click.option("--catalog", is_flag=True, help="List the models that `add` knows, not those in the repository.")
 @json_option
 def list_models(*, folder: str, state: str, target: Target | None, catalog: bool, as_json: bool) -> None:
     """List the models in the repository, or in a server's with -g."""
@@ -153,17 +153,17 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     "source",
     default="",
     metavar="SOURCE",
-    help="What NAME is: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, a model of the "
-    f"catalog, a folder with {PROGRAM_FILE} and {WEIGHTS}, an ONNX file (.onnx), a folder of Hugging Face transformers "
-    "(config.json and safetensors), or an estimator of scikit-learn (.skops).",
+    help="Source of the model: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, "
+    f"a model of the catalog, a folder with {PROGRAM_FILE} and {WEIGHTS}, an ONNX file (.onnx), a folder of Hugging Face "
+    "transformers (config.json and safetensors), or an estimator of scikit-learn (.skops).",
 )
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="3x224x224",
-    help="Of one sample of an input, where the callable returns the module alone (float32) or an ONNX file leaves sizes open; "
-    "once for each input.",
+    help="Shape of one sample of an input, where the callable returns the module alone (float32) or an ONNX file leaves sizes "
+    "open; once for each input.",
 )
 @click.option(
     "--length",
@@ -171,8 +171,8 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     default=None,
     help="Tokens of a sequence, for a folder of transformers with a text model; default 128, or what the model takes at most.",
 )
-@click.option("--version", default="1", help="Under which it is kept; default 1. A version never changes.")
-@click.option("--engines/--no-engines", default=True, help="Convert it for the engines that are installed; default: do.")
+@click.option("--version", default="1", help="Version of the model; default 1. A version never changes.")
+@click.option("--engines/--no-engines", default=True, help="Convert the model for the installed engines; the default.")
 @_precision_options
 @json_option
 def add(
@@ -233,7 +233,7 @@ def add(
 @click.argument("reference")
 @folder_options
 @server_options
-@click.option("--blocks", is_flag=True, help="Its layer blocks: what a Shadow can hold.")
+@click.option("--blocks", is_flag=True, help="Show the layer blocks, which a Shadow can hold.")
 @json_option
 def show(*, reference: str, folder: str, state: str, target: Target | None, blocks: bool, as_json: bool) -> None:
     """Show what a model takes and gives, its files, and its layer blocks."""
@@ -339,7 +339,7 @@ def _share(value: float | None) -> str:
 )
 @click.argument("reference")
 @folder_options
-@click.option("--engine", "engines", multiple=True, help="Convert for this engine alone; default: all that are installed.")
+@click.option("--engine", "engines", multiple=True, help="Engine to convert for; default: all that are installed.")
 @_precision_options
 @json_option
 def convert(
@@ -461,7 +461,13 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 )
 @click.argument("name")
 @folder_options
-@click.option("--cores", type=Numbers(), default=(), metavar="LIST", help="Such as 1,2,4; default: 1 to all of this machine's.")
+@click.option(
+    "--cores",
+    type=Numbers(),
+    default=(),
+    metavar="LIST",
+    help="Numbers of cores, such as 1,2,4; default: 1 to all of this machine's.",
+)
 @click.option("--batches", type=Numbers(), default=f"1-{MAX_BATCH}", metavar="LIST", help=f"Default 1-{MAX_BATCH}.")
 @click.option(
     "--repeats", type=click.IntRange(min=3), default=REPEATS, help=f"Least number of runs of each batch; default {REPEATS}."
@@ -473,10 +479,10 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     "--engine",
     type=click.Choice((AUTO, *ENGINES)),
     default=AUTO,
-    help="Measure it on this engine; default: as functions have it.",
+    help="Engine to measure; default: the one that functions use.",
 )
-@click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, help="Measure it in this precision; default fp32.")
-@click.option("--afresh", is_flag=True, help="Measure again what its profile on this machine has, and leave out the rest of it.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, help="Precision to measure; default fp32.")
+@click.option("--afresh", is_flag=True, help="Replace this machine's profile: measure everything again.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -694,7 +700,7 @@ def _milliseconds(seconds: float | None) -> str:
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for CSV and PNG files.")
-@click.option("--cores", type=click.IntRange(min=1), default=1, help="Cores that latencies are of; default 1.")
+@click.option("--cores", type=click.IntRange(min=1), default=1, help="Number of cores whose latencies are drawn; default 1.")
 @click.option("--tables-only", is_flag=True, help="CSV files alone; pictures need matplotlib.")
 def figures(*, files: tuple[Path, ...], output: Path, cores: int, tables_only: bool) -> None:
     """Write the figures of some profiles: block by block what a larger batch costs, what loading costs, what crosses."""

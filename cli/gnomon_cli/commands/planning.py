@@ -62,30 +62,50 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     """,
 )
 @click.option("--trace", type=FILE, help="Recorded demand, as `gnomon fit-arrivals` takes it.")
-@click.option("--column", help="Of a trace with several functions, which one; default all together.")
-@click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Where in the trace to begin.")
-@click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="How much of it.")
+@click.option("--column", help="Function of a trace with several; default all together.")
+@click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Beginning of the stretch in the trace.")
+@click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="Length of the stretch; default to the end.")
 @click.option("--map", "map_file", type=FILE, help="A MAP instead of a trace, as `gnomon fit-arrivals --out` writes it.")
 @click.option("--rate", type=float, metavar="RPS", help="Poisson arrivals instead of a trace.")
 @click.option("--profile", type=FILE, help="A model's profile: service times by cores and batch.")
 @click.option("--sizes", type=FILE, help="Service times by memory and batch, or measured cells to model them by.")
 @click.option("--service-ms", type=Numbers(), metavar="S1,…", help="Service times by batch, of one size of instance.")
-@click.option("--memory-mb", type=click.FloatRange(min=0, min_open=True), default=1769.0, help="Of that size; default 1769.")
-@click.option("--cores", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Of that size; default 1.")
-@click.option("--slo-ms", type=float, help="Find the cheapest plan whose percentile is within it.")
-@click.option("--budget", type=float, metavar="USD", help="Find the quickest plan that costs no more per million requests.")
-@click.option("--percentile", type=float, default=95.0, help="Default 95.")
-@click.option("--max-batch", type=click.IntRange(1, 128), default=32, help="Default 32, or what is known of service times.")
+@click.option(
+    "--memory-mb",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1769.0,
+    help="Memory of that size of instance; default 1769.",
+)
+@click.option(
+    "--cores", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Cores of that size of instance; default 1."
+)
+@click.option("--slo-ms", type=float, help="Latency objective: find the cheapest plan whose percentile is within it.")
+@click.option(
+    "--budget", type=float, metavar="USD", help="Most dollars per million requests: find the quickest plan within them."
+)
+@click.option("--percentile", type=float, default=95.0, help="Percentile of the latency; default 95.")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, 128),
+    default=32,
+    help="Largest batch; default 32, or the largest with a known service time.",
+)
 @click.option("--timeouts-ms", default="10:490:10", help="FIRST:LAST:STEP or a list; default 10:490:10.")
-@click.option("--platform", type=click.Choice(("lambda", "held")), default=None, help="Per call, or instances that are held.")
+@click.option(
+    "--platform", type=click.Choice(("lambda", "held")), default=None, help="Pay per call, or for provisioned instances."
+)
 @click.option(
     "--price",
     type=click.Choice(("x86", "arm", "paper", *EC2)),
     default="x86",
-    help="Of Lambda, where paper bills by 100 ms; ec2: an instance pays for its share of such a machine's cores.",
+    help="Prices of Lambda (paper: billed by 100 ms), or ec2: an instance pays for its share of such a machine's cores.",
 )
-@click.option("--usd-per-core-hour", type=click.FloatRange(min=0), default=None, help="Of held instances; default as Fargate.")
-@click.option("--usd-per-gb-hour", type=click.FloatRange(min=0), default=None, help="Of held instances; default as Fargate.")
+@click.option(
+    "--usd-per-core-hour", type=click.FloatRange(min=0), default=None, help="Price of provisioned cores; default Fargate's."
+)
+@click.option(
+    "--usd-per-gb-hour", type=click.FloatRange(min=0), default=None, help="Price of provisioned memory; default Fargate's."
+)
 @click.option("--plot", type=NewFile(), default=None, help="Draw the predicted distribution; needs matplotlib.")
 @json_option
 def plan(
@@ -486,21 +506,27 @@ LARGEST_BATCH = 1024
 @click.option("--batch", type=click.IntRange(1, LARGEST_BATCH), required=True, help="B: the largest batch.")
 @click.option("--timeout-ms", type=float, required=True, help="T: how long the first request of a batch waits at most; or inf.")
 @click.option(
-    "--service-ms", type=Numbers(), required=True, metavar="S1,…,SB", help="By batch size, or one time for every batch size."
+    "--service-ms",
+    type=Numbers(),
+    required=True,
+    metavar="S1,…,SB",
+    help="Service times by batch size, or one for every batch size.",
 )
 @click.option(
     "--service-ratios",
     type=Numbers(),
     default=(1.0,),
     metavar="R1,R2,…",
-    help="A batch takes one of these times its service time, each as likely; default 1.",
+    help="Ratios of a batch's time to its service time, equally likely; default 1.",
 )
-@click.option("--percentiles", type=Numbers(), default=(50.0, 90.0, 95.0, 99.0), help="Default 50,90,95,99.")
+@click.option(
+    "--percentiles", type=Numbers(), default=(50.0, 90.0, 95.0, 99.0), help="Percentiles of the latency; default 50,90,95,99."
+)
 @click.option(
     "--method",
     type=click.Choice(METHODS),
     default="exact",
-    help="exact (the default), BATCH's equations, or as they are printed.",
+    help="exact (the default), BATCH's equations as corrected, or as printed.",
 )
 @json_option
 def predict(

@@ -43,7 +43,7 @@ OK = 200
     """,
 )
 @click.option("-f", "--yaml", "stack_file", default="stack.yml", metavar="FILE", help="Stack file to deploy; default stack.yml.")
-@click.option("--once", is_flag=True, help="End after the answer.")
+@click.option("--once", is_flag=True, help="Exit after the answer.")
 @serve_options
 def run(*, stack_file: str, once: bool, **options: Any) -> None:
     """Serve, deploy a stack file and classify a photograph."""

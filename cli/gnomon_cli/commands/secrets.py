@@ -28,7 +28,7 @@ def secret() -> None:
 value_options = option_group(
     click.option("--from-literal", default="", metavar="TEXT", help="The value itself; it stays in the shell's history."),
     click.option("--from-file", default="", metavar="FILE", help="Take the value from a file, which may be binary."),
-    click.option("--trim/--no-trim", default=True, help="Without white space at its ends; the default."),
+    click.option("--trim/--no-trim", default=True, help="Strip white space at the value's ends; the default."),
 )
 """Options for the source of a secret's value."""
 
@@ -44,7 +44,7 @@ value_options = option_group(
 @gateway_options()
 @namespace_option
 @value_options
-@click.option("--replace", is_flag=True, help="Update it if it exists.")
+@click.option("--replace", is_flag=True, help="Update the secret if it exists.")
 def create(*, target: Target, name: str, namespace: str, from_literal: str, from_file: str, trim: bool, replace: bool) -> None:
     """Create a secret from standard input, a file or a literal."""
     if not _NAME.fullmatch(name):

@@ -56,9 +56,11 @@ def arrival_options(function: Callable[..., Any]) -> Any:
         click.option("--recorded", type=FILE, help="A run that `gnomon replay --record` wrote."),
         click.option("--poisson", type=float, metavar="RPS", help="Poisson arrivals at this rate; with --duration."),
         click.option("--rate", type=float, metavar="RPS", help="Evenly spaced arrivals; with --duration."),
-        click.option("--column", help="Of a trace with several functions, which one."),
-        click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Where in the trace to begin."),
-        click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="How much of it."),
+        click.option("--column", help="Function of a trace with several."),
+        click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Beginning of the stretch in the trace."),
+        click.option(
+            "--duration", type=Duration(), default=None, metavar="DURATION", help="Length of the stretch; default to the end."
+        ),
         click.option("--scale", type=float, default=1.0, help="Factor on a trace's counts or on a rate; default 1."),
         click.option("--seed", type=int, default=1, help="The same seed gives the same run; default 1."),
     )
@@ -79,32 +81,34 @@ def arrival_options(function: Callable[..., Any]) -> Any:
 @click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label of the function.")
 @click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa.")
 @click.option("--profile", type=FILE, help="Measured latency table of an instance.")
-@click.option("--service-time", type=Duration(), default=None, metavar="DURATION", help="Of one request, instead of a profile.")
+@click.option(
+    "--service-time", type=Duration(), default=None, metavar="DURATION", help="Service time of one request, instead of a profile."
+)
 @click.option(
     "--serial",
     type=click.FloatRange(0, 100),
     default=None,
     metavar="PERCENT",
-    help="Cores that the profile has not follow by Amdahl's law with this serial fraction.",
+    help="Serial fraction of Amdahl's law for numbers of cores that the profile lacks.",
 )
-@click.option("--load-time", type=Duration(), default=None, metavar="DURATION", help="Until a new instance is ready.")
-@click.option("--noise", type=click.Choice(NOISES), default=None, help="How a batch's latency varies.")
+@click.option("--load-time", type=Duration(), default=None, metavar="DURATION", help="Time until a new instance is ready.")
+@click.option("--noise", type=click.Choice(NOISES), default=None, help="Distribution of a batch's latency around its mean.")
 @click.option("--noise-cv", type=float, default=0.1, help="Coefficient of variation of lognormal noise; default 0.1.")
 @click.option(
-    "--knowledge", type=click.Choice(KNOWLEDGE), default="profiled", help="What the gateway knows of it; default profiled."
+    "--knowledge", type=click.Choice(KNOWLEDGE), default="profiled", help="What the gateway knows of latencies; default profiled."
 )
-@click.option("--nodes", type=click.IntRange(min=1), default=1, help="Default 1.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, help="Number of nodes; default 1.")
 @click.option("--node-cores", type=click.IntRange(min=1), default=16, help="Cores of each node; default 16.")
 @click.option("--pool", type=click.IntRange(min=0), default=1, help="Empty containers of each node, as `gnomon serve` has it.")
 @click.option(
     "--reserved-cores", type=click.FloatRange(min=0), default=0.0, help="Cores of each node that are held for Shadows; default 0."
 )
 @click.option("--network-gbps", type=float, default=None, help="Bandwidth between nodes; default what the profile says.")
-@click.option("--network-rtt-ms", type=float, default=0.0, help="There and back between nodes, with --network-gbps; default 0.")
+@click.option("--network-rtt-ms", type=float, default=0.0, help="Round-trip time between nodes, with --network-gbps; default 0.")
 @click.option("--warm", type=click.IntRange(min=0), default=0, help="Instances that are ready at second 0; default 0.")
 @click.option("--scheduler", "schedulers", multiple=True, metavar="NAME", help="Run once with each of these scheduling policies.")
 @policy_option
-@click.option("--requests", type=NewFile(), default=None, help="Write what became of each request.")
+@click.option("--requests", type=NewFile(), default=None, help="File for the outcome of each request.")
 @json_option
 def simulate(
     *,
@@ -162,14 +166,16 @@ def simulate(
 @gateway_options()
 @arrival_options
 @click.option("-d", "--data", default="", metavar="TEXT|@FILE", help="Body of each request; default empty.")
-@click.option("-m", "--method", default="POST", help="Default POST.")
+@click.option("-m", "--method", default="POST", help="HTTP method; default POST.")
 @click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Request header.")
 @click.option("--check-token", is_flag=True, help="Send a token of its own with each request and look for it in the answer.")
-@click.option("--deadline", type=Duration(), default=30.0, metavar="DURATION", help="When a client gives up; default 30s.")
-@click.option("--max-connections", type=click.IntRange(min=1), default=1024, help="Default 1024.")
-@click.option("--processes", type=click.IntRange(min=1), default=1, help="That share the load; default 1.")
-@click.option("--record", type=NewFile(), default=None, help="Write what was sent and answered, for `simulate --recorded`.")
-@click.option("--allow-remote", is_flag=True, help="Also where the gateway is not this machine.")
+@click.option(
+    "--deadline", type=Duration(), default=30.0, metavar="DURATION", help="Time after which a client gives up; default 30s."
+)
+@click.option("--max-connections", type=click.IntRange(min=1), default=1024, help="Most open connections; default 1024.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, help="Number of processes that share the load; default 1.")
+@click.option("--record", type=NewFile(), default=None, help="File for sent and answered requests, for `simulate --recorded`.")
+@click.option("--allow-remote", is_flag=True, help="Allow a gateway on another machine.")
 @json_option
 def replay(
     *,
@@ -222,9 +228,9 @@ def _settings(target: Target, name: str) -> tuple[dict[str, str], dict[str, str]
     """,
 )
 @click.argument("file", type=FILE)
-@click.option("--column", help="Of a trace with several functions, which one; default all together.")
-@click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Where in the file to begin.")
-@click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="How much of it.")
+@click.option("--column", help="Function of a trace with several; default all together.")
+@click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Beginning of the stretch in the file.")
+@click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="Length of the stretch; default to the end.")
 @click.option("--out", type=NewFile(), default=None, help="Write the MAP as JSON, for `gnomon predict --map`.")
 @json_option
 def fit_arrivals(
