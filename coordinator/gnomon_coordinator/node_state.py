@@ -249,7 +249,7 @@ class NodeState:
         if shadow is not None:
             self.lifecycle.end(shadow, "asked to", now_s)
         else:
-            self._effects.append(Notify({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
+            self._effects.append(Notify({"event": "failed", "shadow": shadow_id, "reason": "this node has no such Shadow"}))
 
     @contained
     def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:

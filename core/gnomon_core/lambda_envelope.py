@@ -102,7 +102,7 @@ class Reply:
         found = _checked(document)
         reply = Reply(_bytes(found, "frames"), _count(found, "stored_bytes"), _count(found, "too_large"))
         if sum(part is not None for part in (reply.frames, reply.stored_bytes, reply.too_large)) != 1:
-            raise EnvelopeError("a reply has frames, or says where they are, or why there are none")
+            raise EnvelopeError("a reply needs exactly one of frames, stored_bytes and too_large")
         return reply
 
 

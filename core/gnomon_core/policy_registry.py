@@ -173,7 +173,7 @@ def _with_own(name: str, settings: Settings, table: Sequence[Setting]) -> Settin
             known_names = (
                 f"Known ones: {', '.join(f'{PREFIX}{name}.{known_name}' for known_name in known)}."
                 if known
-                else "It has none of its own."
+                else "This policy has no settings of its own."
             )
             raise bad_request("unknown_setting", f"annotation {key[:100]!r} is no setting of {name[:100]}.", known_names)
     own_settings(settings, table)

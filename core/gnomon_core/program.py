@@ -309,7 +309,7 @@ def _check_names(program: Program) -> None:
         _check_operation(f"Operation {index}, {operation.op},", operation, defined)
     for name in program.outputs:
         if name not in defined:
-            raise invalid_program(f"Nothing makes the output {name!r}.")
+            raise invalid_program(f"No operation makes the output {name!r}.")
 
 
 def _check_operation(where: str, operation: Operation, defined: set[str]) -> None:

@@ -73,7 +73,7 @@ def check(descriptor: int) -> int:
         raise ValueError("a buffer that is no anonymous file") from None
     size_bytes = os.fstat(descriptor).st_size
     if seals & SEALS != SEALS or size_bytes < 1:
-        raise ValueError("a buffer whose size is not sealed, or is nothing")
+        raise ValueError("a buffer whose size is not sealed, or is 0")
     return size_bytes
 
 

@@ -208,7 +208,7 @@ def _validated_matrices(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Mat
         raise _bad("A rate is negative")
     exit_rates = moves.sum(axis=1) + d1.sum(axis=1)
     if exit_rates.min() <= 0.0:
-        raise _bad("A phase is never left and nothing arrives in it")
+        raise _bad("A phase is never left and has no arrivals")
     if not 1.0 / MAX_RATE <= exit_rates.max() <= MAX_RATE:
         raise _bad(f"A largest rate of {exit_rates.max():g} per second")
     largest_sum = float(np.abs(exit_rates + d0.diagonal()).max())
@@ -217,7 +217,7 @@ def _validated_matrices(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Mat
     if not irreducible(moves + d1):
         raise _bad("The phases cannot all be reached from one another")
     if d1.max() <= 0.0:
-        raise _bad("Nothing ever arrives: D1 is 0")
+        raise _bad("There are no arrivals: D1 is 0")
     np.fill_diagonal(moves, -exit_rates)
     for matrix in (moves, d1):
         matrix.flags.writeable = False

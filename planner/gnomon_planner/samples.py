@@ -110,7 +110,7 @@ def sample_of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
     if not len(numbers) or numbers.min() < 0.0:
         raise _bad("A count is negative" if len(numbers) else "There is no bin")
     if not numbers.any():
-        raise _bad("Nothing arrives: the rate is 0")
+        raise _bad("There are no arrivals: the rate is 0")
     if numbers.max() * len(numbers) > MAX_TOTAL or bin_s * len(numbers) > MAX_TOTAL:
         raise _bad(f"Counts up to {numbers.max():g} in {len(numbers)} bins of {bin_s:g} s")
     windows, dispersions, excesses = _window_statistics(numbers, bin_s)

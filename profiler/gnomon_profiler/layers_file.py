@@ -55,7 +55,7 @@ def check_layers(data: bytes, document: bytes, program: Program) -> Layers:
         if stated != (border.reads, border.makes, border.weights, sum(sizes[name] for name in border.weights)):
             raise invalid_layers(f"Block {block.name[:100]!r} has other borders than its operations.")
         if block.macs < 0 or (block.splittable and not _can_be_handed_over(block)):
-            raise invalid_layers(f"Block {block.name[:100]!r} cannot be what it says.")
+            raise invalid_layers(f"Block {block.name[:100]!r} has negative work, or says that it can be split and cannot.")
     return layers
 
 

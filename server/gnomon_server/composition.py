@@ -104,7 +104,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
                 return
             first.cancel()
         await ended
-        print("Stopping: answering what is under way. Ctrl-C again does not wait for it.", flush=True)
+        print("Stopping after the running requests are answered. Ctrl-C again stops at once.", flush=True)
 
     with lock_state(options.state):
         uvloop.run(serve_until_signal(lambda: Gnomon(options), _serving_line, meanwhile))

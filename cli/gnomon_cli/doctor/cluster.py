@@ -403,7 +403,9 @@ def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, 
     all_nodes = list(nodes)
     if all_nodes and all(_k3s_enforces(node) for node in all_nodes):
         return Level.OK, "k3s enforces NetworkPolicies.", ""
-    message = "Nothing is here that is known to enforce NetworkPolicies: unless the network does, any pod may speak to functions."
+    message = (
+        "No known enforcer of NetworkPolicies was found: unless the network enforces them, any pod can connect to functions."
+    )
     return Level.WARN, message, TRY
 
 

@@ -128,8 +128,12 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
             f"kubectl -n {NAMESPACE} patch configmap config-observability --type merge -p '{patch}' && "
             f"kubectl -n {NAMESPACE} rollout restart deployment activator"
         )
-        return Level.WARN, f"metrics-protocol is {value}: activators do not tell what waits, and nothing goes to zero.", hint
-    return Level.OK, "metrics-protocol is prometheus: activators tell what waits at them.", ""
+        return (
+            Level.WARN,
+            f"metrics-protocol is {value}: activators do not report waiting requests: no Revision scales to zero.",
+            hint,
+        )
+    return Level.OK, "metrics-protocol is prometheus: activators report waiting requests.", ""
 
 
 def rights(cluster: Cluster, subject: ReviewSubject) -> tuple[Level, str, str]:
@@ -159,7 +163,7 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
     """
     install = f"{INSTALL}/gateway"
     if cluster.find(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
-        return Level.WARN, f"There is no Deployment {BUFFER}: nothing batches.", install
+        return Level.WARN, f"There is no Deployment {BUFFER}: no Revision batches.", install
     if cluster.find(DEPLOYMENTS, NAMESPACE, SCALER) is None:
         message = f"There is no Deployment {SCALER}, which leads Services to the gateway: no Revision batches."
         return Level.WARN, message, f"{INSTALL}/autoscaler"
@@ -216,7 +220,11 @@ def scaling(cluster: Cluster) -> tuple[Level, str, str]:
     found = settings(cluster, "config-autoscaler")
     default = found.get("pod-autoscaler-class", "kpa.autoscaling.knative.dev")
     if found.get("enable-scale-to-zero", "true").lower() == "false":
-        return Level.WARN, "enable-scale-to-zero is false: nothing goes to zero.", f"Set it in {NAMESPACE}/config-autoscaler."
+        return (
+            Level.WARN,
+            "enable-scale-to-zero is false: no Revision scales to zero.",
+            f"Set it in {NAMESPACE}/config-autoscaler.",
+        )
     return Level.OK, f"Revisions that name no class get {default}.", ""
 
 

@@ -28,13 +28,15 @@ def settings_from(arguments: list[str]) -> Settings:
     parser.add_argument("--models", type=Path, default=Path("/models"), help="the model repository in the pool's container")
     parser.add_argument("--host", type=unbracketed, default="127.0.0.1", help="where the platform's port listens")
     parser.add_argument("--port", type=_port, default=NODE_PORT)
-    parser.add_argument("--pair-port", type=_port, default=PAIR_PORT, help="where Bodies of other nodes come to its Shadows")
-    parser.add_argument("--token-file", type=Path, help="the token that the platform sends")
-    parser.add_argument("--tls-certificate", type=Path, help="of the platform's port, with --tls-key")
+    parser.add_argument(
+        "--pair-port", type=_port, default=PAIR_PORT, help="port for Bodies on other nodes to reach this node's Shadows"
+    )
+    parser.add_argument("--token-file", type=Path, help="file of the token that the platform sends")
+    parser.add_argument("--tls-certificate", type=Path, help="certificate of the platform's port, with --tls-key")
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--containers", type=int, default=1, help="empty containers in reserve")
-    parser.add_argument("--most", type=int, default=4, help="and after bursts")
-    parser.add_argument("--stay", type=float, default=0.0, help="seconds that it goes on for pods that end with it, at most")
+    parser.add_argument("--most", type=int, default=4, help="most empty containers in reserve, after bursts")
+    parser.add_argument("--stay", type=float, default=0.0, help="most seconds that it keeps running for pods that end with it")
     options = parser.parse_args(arguments)
     if not options.node:
         parser.error("the node has no name: set NODE_NAME from spec.nodeName")

@@ -113,7 +113,9 @@ class ModelApplication:
         specs = self._signature.inputs
         sent = tuple(TensorSpec.from_json(spec) for spec in head.get("inputs", ()))
         if sent != specs:
-            raise bad_request("wrong_inputs", f"The model takes {specs}, not {sent}.", "Ask GET /v2/models/NAME what it takes.")
+            raise bad_request(
+                "wrong_inputs", f"The model takes {specs}, not {sent}.", "GET /v2/models/NAME describes the inputs."
+            )
 
         def check(member: Member) -> Member:
             check_member(member, specs)

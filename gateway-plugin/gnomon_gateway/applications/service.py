@@ -828,7 +828,7 @@ def _refuse_policy(spec: FunctionSpec) -> None:
     if spec.settings.autoscaler == POLICY:
         raise bad_request(
             "policy_of_applications",
-            f"The policy {POLICY} decides about the variants of an application, and {spec.key} is none.",
+            f"The policy {POLICY} decides about the variants of an application, and {spec.key} is no variant.",
             f"Name another policy, or make it an endpoint by gnomon/model: {APPLICATION}NAME.",
         )
 

@@ -53,7 +53,7 @@ class Users:
             uid = max(self._uids.values(), default=FIRST_UID - 1) + 1
             if uid > LAST_UID:
                 raise RuntimeError(
-                    f"all user ids from {FIRST_UID} to {LAST_UID} are taken; remove {self._file} while nothing runs"
+                    f"all user ids from {FIRST_UID} to {LAST_UID} are taken; remove {self._file} while no function runs"
                 )
             self._save({**self._uids, owner: uid})
         return self._uids[owner]
@@ -88,7 +88,7 @@ def _unreadable(file: Path, reason: str) -> GnomonError:
         500,
         "users_unreadable",
         f"The functions' user ids in {file} cannot be read: {reason}.",
-        "Restore the file, or remove it while nothing of Gnomon runs: functions get new ids then, and lose nothing.",
+        "Restore the file, or remove it while no gateway and no function runs: functions then get new ids, and lose no data.",
     )
 
 

@@ -133,7 +133,7 @@ class Steps:
         """
         match step:
             case Deploy():
-                assert spec is not None, "who waits for a pod has a deployment"
+                assert spec is not None, "a step that waits for a pod has a deployment"
                 return await self.deploy(spec, version, step.replicas)
             case Furnish():
                 await self._furnish(spec, deployed)

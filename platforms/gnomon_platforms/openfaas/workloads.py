@@ -328,7 +328,7 @@ class Workload(Reconciler[Step]):
             channel.drain("its pod is terminating")
         elif pod.deletion_cost == VICTIM_COST and not self._cluster.leads:
             # The leader removes this pod: it still answers what is in flight, and gets no new batches.
-            channel.drain("it is not wanted any more")
+            channel.drain("the leader removes its pod")
         elif record.sized_cores is not None and pod.effective_cores == pod.cores and not record.stopping:
             self._resized(record, round(pod.cores))
 

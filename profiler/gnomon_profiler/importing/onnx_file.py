@@ -196,7 +196,7 @@ class _Reader:
         if not inputs or not outputs:
             raise _invalid(self._name, "it has no inputs or no outputs")
         if unknown := [name for name in outputs if not name or name not in known]:
-            raise _invalid(self._name, f"nothing makes its output {unknown[0][:100]!r}")
+            raise _invalid(self._name, f"no node makes its output {unknown[0][:100]!r}")
 
     def _input(self, info: Any) -> GraphInput:
         kind = info.type

@@ -427,7 +427,7 @@ def _gather_elements(call: Call) -> Tensor:
 
 def _scatter_elements(call: Call) -> Tensor:
     if call.attribute("reduction", "none") != "none":
-        raise Unsupported("it combines what it scatters")
+        raise Unsupported("reduction is not none")
     tensor, axis = call.tensor(0), call.attribute("axis", 0)
     return torch.scatter(tensor, axis, _from_end(call.tensor(1), tensor.shape[axis]), call.tensor(2))
 
@@ -440,7 +440,7 @@ def _gather_nd(call: Call) -> Tensor:
 
 def _scatter_nd(call: Call) -> Tensor:
     if call.attribute("reduction", "none") != "none":
-        raise Unsupported("it combines what it scatters")
+        raise Unsupported("reduction is not none")
     return torch.index_put(call.tensor(0), tuple(call.tensor(1).unbind(-1)), call.tensor(2))
 
 

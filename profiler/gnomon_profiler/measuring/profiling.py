@@ -108,7 +108,7 @@ def _kept(
     stored: ModelProfile, plan: Plan, subject: Subject, context: ProfileContext, progress: Callable[[str], None]
 ) -> StoredCells:
     if why := difference(stored, subject.layers, provenance_of(subject, context)):
-        progress(f"{subject.label}: nothing is taken from its profile: {why}")
+        progress(f"{subject.label}: its stored profile is not used: {why}")
         return NO_STORED_CELLS
     stored_results = stored_cells(stored).without(plan.cells(), plan.repeats)
     progress(f"{subject.label}: goes on from its profile of {stored_results.source}; --afresh measures all of it again")

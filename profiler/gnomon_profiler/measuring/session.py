@@ -360,7 +360,7 @@ class MeasuringProcess:
             output = self._errors.read().decode(errors="replace").strip()[-_ERROR_TAIL_BYTES:]
             raise _failed(output or f"status {self._process.returncode}") from None
         except TimeoutError:
-            raise _failed(f"nothing for {self._socket.gettimeout():g} s") from None
+            raise _failed(f"no answer for {self._socket.gettimeout():g} s") from None
         return message
 
     def _end(self) -> None:

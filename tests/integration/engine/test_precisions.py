@@ -254,6 +254,6 @@ def test_variants_are_measured_with_what_made_them(entry: ModelEntry) -> None:
 
 def test_measurement_over_its_limit_is_given_up(entry: ModelEntry) -> None:
     given: dict[str, Any] = {"cores": 1, "batches": (1,), "repeats": 3, "budget_s": 5.0}
-    with MeasuringProcess() as process, pytest.raises(GnomonError, match=r"nothing for 0\.01 s") as failed:
+    with MeasuringProcess() as process, pytest.raises(GnomonError, match=r"no answer for 0\.01 s") as failed:
         measure_engine(process, entry, ChosenEngine(), this_machine(), limit_s=0.01, **given)
     assert failed.value.code == "measuring_failed"

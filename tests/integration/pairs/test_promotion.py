@@ -97,7 +97,7 @@ def test_orders_that_make_no_sense_are_refused_and_the_pair_goes_on(nursery: Nur
     promote(shadow, model, "shared")
     shadow.say("complete")
     shadow.order("change", (), {"blocks": [0, 1], "split": list(HALVES)})
-    assert "becomes a Body" in shadow.say("failed")["reason"]
+    assert "being promoted to a Body" in shadow.say("failed")["reason"]
     x = torch.randn(2, 3, 48, 48)
     assert [row["outcome"] for row in body.ask(x)[1]] == ["answered"]
     # Its Body ends: it waits for what comes, and serves when it is told to.
@@ -112,5 +112,5 @@ def test_orders_that_make_no_sense_are_refused_and_the_pair_goes_on(nursery: Nur
 def test_an_empty_container_cannot_be_promoted(nursery: Nursery, models: Callable[[str], Model]) -> None:
     shadow = nursery.empty()
     promote(shadow, models(NAME), "shared")
-    assert "loaded nothing" in shadow.say("failed")["reason"]
+    assert "loaded no blocks" in shadow.say("failed")["reason"]
     assert nursery.gone(shadow.id)["status"] != 0

@@ -217,7 +217,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "too many nodes": (lambda folder: onnx_files.linear(folder / "model.onnx", _doubles), "more than 20000 nodes"),
     "an unknown value": (lambda folder: _nodes(folder, onnx_files.node("Relu", ["z"], ["y"])), "before anything makes it"),
     "a value twice": (lambda folder: _nodes(folder, onnx_files.node("Relu", ["x"], ["x"])), "a second time"),
-    "no output": (lambda folder: _nodes(folder, onnx_files.node("Relu", ["x"], ["z"])), "nothing makes its output"),
+    "no output": (lambda folder: _nodes(folder, onnx_files.node("Relu", ["x"], ["z"])), "no node makes its output"),
     "an unknown operator": (lambda folder: _nodes(folder, onnx_files.node("NonZero", ["x"], ["y"])), "not imported: NonZero"),
     "an unknown domain": (lambda folder: _nodes(folder, onnx_files.node("Relu", ["x"], ["y"], "other")), "without importing"),
     "a lacking input": (lambda folder: _nodes(folder, onnx_files.node("MatMul", ["x"], ["y"])), "lacks its input 1"),

@@ -97,7 +97,7 @@ def test_an_old_node_takes_resizing_away(installed: Cluster, nodes: Any) -> None
 def test_whether_anybody_is_known_to_enforce_policies_is_said(installed: Cluster) -> None:
     found, _ = examine(installed.kubeconfig)
     assert found["network policies"]["level"] == "warn"
-    assert "Nothing is here that is known to enforce NetworkPolicies" in found["network policies"]["message"]
+    assert "No known enforcer of NetworkPolicies was found" in found["network policies"]["message"]
 
     labels = {"k8s-app": "cilium"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "x"}]}}

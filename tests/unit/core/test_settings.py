@@ -265,7 +265,7 @@ def test_settings_of_an_unused_policy_are_kept_and_unknown_ones_refused() -> Non
     refuse_strays(settings, BUILT_IN, ["few"])
     with pytest.raises(GnomonError, match=r"'gnomon/few.most' is a setting of a policy 'few', which is not known\. Known ones:"):
         refuse_strays(settings, BUILT_IN)
-    with pytest.raises(GnomonError, match=r"is no setting of od\. It has none of its own"):
+    with pytest.raises(GnomonError, match=r"is no setting of od\. This policy has no settings of its own"):
         scaling_policy("od", read_settings({}, {"gnomon/od.most": "3"}))
 
 

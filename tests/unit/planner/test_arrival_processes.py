@@ -140,7 +140,7 @@ def test_published_maps_are_read_though_they_were_rounded() -> None:
         ([[float("nan")]], [[1.0]], "NaN"),
         ([[-1.0, 1.0], [-1.0, -1.0]], [[0.0, 0.0], [1.0, 1.0]], "negative"),
         ([[-1.0, 0.0], [0.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]], "reached"),
-        ([[-1.0, 1.0], [1.0, -1.0]], [[0.0, 0.0], [0.0, 0.0]], "Nothing ever arrives"),
+        ([[-1.0, 1.0], [1.0, -1.0]], [[0.0, 0.0], [0.0, 0.0]], "There are no arrivals"),
         ([[0.0]], [[0.0]], "never left"),
         ([["a"]], [[1.0]], "not matrices"),
         ([[-1e300]], [[1e300]], "largest rate of 1e.300"),
