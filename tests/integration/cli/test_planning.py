@@ -275,7 +275,7 @@ def test_infeasible_objective_shows_the_nearest_plan_and_exits_with_1() -> None:
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--percentile", "0"), "above 0"),
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--timeouts-ms", "9:1:1"), "no timeouts"),
         (("--rate", "5", "--service-ms", "-1", "--slo-ms", "5"), "service time"),
-        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--memory-mb", "nan"), "no such memory or cores"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--memory-mb", "nan"), "memory or cores of"),
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--platform", "held", "--usd-per-core-hour", "inf"), "price of cores"),
         (("--rate", "5", "--sizes", __file__, "--slo-ms", "5"), "no JSON"),
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--platform", "lambda", "--price", "ec2:t2.nano"), "no price of Lambda"),

@@ -84,7 +84,7 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
     second = await platform.create(instance_of(newer, version=2))
     await listener.channel(second.id)
     await rivalled()
-    await listener.until(lambda: any("sets the number" in text for _, text in listener.lines))
+    await listener.until(lambda: any("also scales this Deployment" in text for _, text in listener.lines))
     await asyncio.to_thread(store.delete_function, spec.key)
     for instance in (first, second):
         await platform.destroy(instance.id)

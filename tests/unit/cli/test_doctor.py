@@ -242,7 +242,7 @@ def test_an_agent_that_is_missing_on_a_node_enforces_nothing_there() -> None:
 def test_where_no_agent_is_known_it_is_said_that_it_is_not_known() -> None:
     level, said, hint = enforced([daemon("kube-proxy"), daemon("kube-flannel-ds")], [PLAIN])
     assert level is Level.WARN
-    assert "known to enforce" in said
+    assert "No known enforcer" in said
     assert "install-on-kubernetes.md" in hint
 
 

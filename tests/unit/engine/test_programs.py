@@ -68,7 +68,7 @@ def test_a_size_follows_the_batch() -> None:
         (document(operations=None), "lacks a field"),
         (document(signature={}), "lacks a field"),
         (document(inputs=["../x"], outputs=["y" * 300]), "not a name"),
-        (document(outputs=["z"]), "Nothing makes"),
+        (document(outputs=["z"]), "No operation makes"),
         (document(inputs=["w"]), "same name"),
         (document(inputs=["x", "x2"]), "another number"),
         (document(weights={"w": {"datatype": "OBJECT", "shape": [3]}}), "'OBJECT'"),

@@ -158,7 +158,7 @@ def test_all_requests_are_within_the_longest_that_one_can_take() -> None:
 
 @pytest.mark.parametrize(("memory_mb", "cores"), [(math.nan, 1.0), (-1.0, 1.0), (1769.0, math.inf), (1769.0, -1.0)])
 def test_a_size_that_cannot_be_priced_is_refused_by_its_name(memory_mb: float, cores: float) -> None:
-    with pytest.raises(GnomonError, match="odd has no such memory or cores"):
+    with pytest.raises(GnomonError, match="The memory or cores of odd are invalid"):
         Space((SIZES[0], Size("odd", memory_mb, cores, (0.1,))), (1,), (0.0,))
 
 
