@@ -39,13 +39,13 @@ class Deployment:
     body: bytes
 
 
-def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """`KEY=VALUE` options as a map. Neither may be empty."""
     result: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.strip().partition("=")
         if not (equals and key and value):
-            raise CommandFailed(f"--{what} {text!r} is not KEY=VALUE.")
+            raise CommandFailed(f"--{option} {text!r} is not KEY=VALUE.")
         result[key] = value
     return result
 

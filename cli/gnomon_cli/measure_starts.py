@@ -112,9 +112,9 @@ class _InstanceStarts:
         await self._platform.destroy(instance.id)
         await self._listener.gone(instance.id)
 
-    def _is_ready(self, wanted: Instance) -> bool:
-        instances = self._platform.instances(wanted.function)
-        return any(instance.id == wanted.id and instance.state is InstanceState.READY for instance in instances)
+    def _is_ready(self, expected: Instance) -> bool:
+        instances = self._platform.instances(expected.function)
+        return any(instance.id == expected.id and instance.state is InstanceState.READY for instance in instances)
 
 
 def measure_starts(repository: ModelRepository, entry: ModelEntry) -> ReadyTimes:

@@ -274,10 +274,10 @@ class Journal:
             self.unsent = {field: number for field, number in self.unsent.items() if number > last}
             self.sent_up_to = last
 
-    def see(self, seen: Seen) -> None:
+    def see(self, state: Seen) -> None:
         """Store that the copy is equal to the hash in this state."""
-        self._execute("UPDATE seen SET generation = ?, revision = ?", seen.generation, seen.revision)
-        self.seen = seen
+        self._execute("UPDATE seen SET generation = ?, revision = ?", state.generation, state.revision)
+        self.seen = state
 
     def _execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock:

@@ -133,11 +133,11 @@ def _grown(state: _State, desired: int, ready_count: int, observation: Observati
     return grown.desired_count(f"{reason}, above it {state.above} times")
 
 
-def _shrunk(state: _State, wanted: int, observation: Observation, reason: str) -> DesiredCount:
+def _shrunk(state: _State, desired: int, observation: Observation, reason: str) -> DesiredCount:
     left_s = _left_s(state.shrunk_at_s, observation.settings.scale_in_cooldown_s, observation.now_s)
     if left_s > 0.0:
-        return state.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-in cooldown")
-    return replace(state, count=wanted, shrunk_at_s=observation.now_s).desired_count(
+        return state.desired_count(f"{reason}, {desired} after {left_s:.0f} s of scale-in cooldown")
+    return replace(state, count=desired, shrunk_at_s=observation.now_s).desired_count(
         f"{reason}, below {SLACK:.0%} of it {state.below} times"
     )
 

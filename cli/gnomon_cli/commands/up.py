@@ -225,15 +225,15 @@ def _files(source: Path, target: PurePosixPath, *, but: frozenset[str] = frozens
         raise CommandFailed(f"{error.filename or source}: {error.strerror or error}.") from None
 
 
-def _walk(source: Path, target: PurePosixPath, but: Iterable[str], seen: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
+def _walk(source: Path, target: PurePosixPath, but: Iterable[str], ancestors: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
     real = source.resolve()
-    if real in seen:
+    if real in ancestors:
         raise CommandFailed(f"{source} is a link to a folder that it is in.")
     for entry in sorted(source.iterdir()):
         if entry.name in but:
             continue
         if entry.is_dir():
-            yield from _walk(entry, target / entry.name, LEFT_OUT, (*seen, real))
+            yield from _walk(entry, target / entry.name, LEFT_OUT, (*ancestors, real))
         elif entry.is_file():
             yield str(target / entry.name), entry
 

@@ -83,14 +83,14 @@ def request_environment(request: Request) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Run:
-    """A running process: the input that is still to be written to it, and its output.
+    """A running process: the input that is still unwritten, and its output.
 
     `refusal` is the status and the reason that it was killed with.
     """
 
     process: subprocess.Popen[bytes]
     started_s: float
-    rest: memoryview
+    unwritten: memoryview
     output: bytearray = field(default_factory=bytearray)
     errors: bytearray = field(default_factory=bytearray)
     refusal: tuple[int, str] | None = None
@@ -248,11 +248,11 @@ def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> No
     pipe: Any = key.fileobj
     if pipe is run.process.stdin:
         try:
-            run.rest = run.rest[os.write(key.fd, run.rest[:READ_BYTES]) :] if run.rest else run.rest
+            run.unwritten = run.unwritten[os.write(key.fd, run.unwritten[:READ_BYTES]) :] if run.unwritten else run.unwritten
         except BrokenPipeError:
             # A program may exit or close its input without reading it all: not an error.
-            run.rest = memoryview(b"")
-        if run.rest:
+            run.unwritten = memoryview(b"")
+        if run.unwritten:
             return
     else:
         data = os.read(key.fd, READ_BYTES)

@@ -259,13 +259,13 @@ class Workers:
         if worker.free_slots:
             insort(self.idle, worker)
 
-    def learn_usual_batch(self, worker: Worker, batch: Batch, left: int) -> None:
+    def learn_usual_batch(self, worker: Worker, batch: Batch, waiting: int) -> None:
         """Learn the policy's usual batch size from a batch and the number of samples left waiting.
 
         If the waiting samples would have filled a larger batch, this size is the policy's choice; otherwise it is a lower bound.
         """
         if batch.size > worker.usual_batch or (
-            batch.size < worker.usual_batch and left and batch.size + left >= worker.slot.max_batch
+            batch.size < worker.usual_batch and waiting and batch.size + waiting >= worker.slot.max_batch
         ):
             worker.usual_batch = min(batch.size, worker.slot.max_batch)
             self._capacity = None

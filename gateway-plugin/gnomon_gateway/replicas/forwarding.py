@@ -520,16 +520,16 @@ _SAFE = ("GET", "HEAD")
 
 
 class LeaderForwarder:
-    """The control application of a replica. `leads` returns whether it serves requests itself; `leader` is the other replica."""
+    """Passes control requests on to the leader's replica, or to `control`, this replica's application, if `leads()`."""
 
     def __init__(
-        self, own: ControlApp, guard: Guard, peers: Peers, *, leads: Callable[[], bool], leader: Callable[[], Replica | None]
+        self, control: ControlApp, guard: Guard, peers: Peers, *, leads: Callable[[], bool], leader: Callable[[], Replica | None]
     ) -> None:
-        self._own, self._guard, self._peers, self._leads, self._leader = own, guard, peers, leads, leader
+        self._control, self._guard, self._peers, self._leads, self._leader = control, guard, peers, leads, leader
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._leads() or scope["type"] != "http" or scope["path"].startswith(LOCAL_PATHS):
-            await self._own(scope, receive, send)
+            await self._control(scope, receive, send)
             return
         refusal = await self._guard.refusal(scope)
         if refusal is not None:
@@ -553,7 +553,7 @@ class LeaderForwarder:
         except TimeoutError:
             await refuse_asgi(send, no_leader())
             return
-        await self._own(scope, _replay(body, receive), send)
+        await self._control(scope, _replay(body, receive), send)
 
     async def _reach(self) -> PeerConnection | None:
         leader = self._leader()

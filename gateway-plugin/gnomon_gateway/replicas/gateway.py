@@ -89,9 +89,9 @@ class SharedGateway:
         """The URL of the internal listener, if it is reached at the address that it is bound to."""
         return http_url(self.inside.host, self.inside.port)
 
-    def invoke(self, own: Invoke) -> Invoke:
-        """An `Invoke` for calls from inside the gateway, for functions of any replica."""
-        return SharedInvoker(own, self.agent)
+    def invoke(self, local: Invoke) -> Invoke:
+        """An `Invoke` for calls from inside the gateway, for functions of any replica; `local` calls those of this one."""
+        return SharedInvoker(local, self.agent)
 
     async def start(self) -> None:
         """Listen for other replicas and follow the map. Requests wait until the first map."""
@@ -226,22 +226,22 @@ _MOVED = 421
 
 
 class SharedInvoker:
-    """An `Invoke` that calls `own` for functions of this replica, and the owner for all others."""
+    """An `Invoke` that calls `local` for functions of this replica, and the owner for all others."""
 
-    def __init__(self, own: Invoke, agent: ReplicaAgent) -> None:
-        self._own, self._agent = own, agent
+    def __init__(self, local: Invoke, agent: ReplicaAgent) -> None:
+        self._local, self._agent = local, agent
 
     async def __call__(self, invocation: Invocation) -> FunctionAnswer:
         runtime = self._agent.directory.lookup(str(invocation.function))
         if runtime is None:
-            return await self._own(invocation)
+            return await self._local(invocation)
         allowed_s = min(runtime.settings.deadline_s, invocation.deadline_s or runtime.settings.deadline_s)
         end_s = time.monotonic() + allowed_s
         while (left_s := end_s - time.monotonic()) > 0:
             place = self._agent.place(runtime.name)
             answer = None
             if place is Place.HERE:
-                answer = await self._own(invocation)
+                answer = await self._local(invocation)
             elif isinstance(place, Replica):
                 answer = await self._ask(place, invocation, left_s)
             # 421 of the platform: the owner has changed and the call was not executed, so it is retried.

@@ -114,7 +114,7 @@ class Played:
         return self.now_s - began_s
 
     def _carry_out(self, planned: DesiredState) -> None:
-        if planned.want != 0:
+        if planned.desired_scale != 0:
             self.proxied = None
         if planned.probe:
             self.probes += 1

@@ -118,7 +118,7 @@ def test_a_request_on_the_way_to_zero_turns_it_round(at: str) -> None:
     played.wanted, played.busy = 1, True
     woken = played.step()
     assert played.replicas == 1
-    assert woken.want == 1
+    assert woken.desired_scale == 1
     played.until(lambda: played.condition("Ready") == "True", limit_s=10.0)
     played.until(lambda: played.sks is not None and played.sks["spec"]["mode"] == SERVE)
     # A probe of before counts for nothing the next time.
@@ -272,7 +272,7 @@ def test_pods_that_somebody_else_counts_are_left_alone_and_the_status_says_so() 
     assert target is not None
     theirs = replace(played.seen(), conflict="Theirs sets the number.", target=replace(target, replicas=4), ready=4)
     planned = plan(theirs)
-    assert (planned.want, planned.replicas) == (4, None)
+    assert (planned.desired_scale, planned.replicas) == (4, None)
     facts = pa_facts({**played.pa, "status": planned.status})
     assert (facts.condition("ScalingPolicy").reason, facts.condition("ScalingPolicy").message) == (
         "ForeignAutoscaler",
@@ -280,7 +280,7 @@ def test_pods_that_somebody_else_counts_are_left_alone_and_the_status_says_so() 
     )
     assert facts.condition("Ready").status == "True"
     none = plan(replace(theirs, target=replace(target, replicas=0), ready=0))
-    assert (none.want, none.replicas) == (0, None)
+    assert (none.desired_scale, none.replicas) == (0, None)
     assert pa_facts({**played.pa, "status": none.status}).condition("Active").reason == "NoTraffic"
     ours = plan(replace(theirs, pa=facts, conflict=""))
     assert ours.replicas == 2

@@ -36,7 +36,7 @@ class Pairs:
 
     _cache: KnowledgeCache | None = field(default=None, init=False)
     _options: Options = field(default_factory=Options, init=False)
-    _given: Settings | None = field(default=None, init=False)
+    _settings: Settings | None = field(default=None, init=False)
     _narrow: Settings | None = field(default=None, init=False)
 
     def of(self, observation: Observation) -> tuple[Knowledge, Options] | None:
@@ -45,11 +45,11 @@ class Pairs:
         if self._cache is None or settings.weight_mode != self._options.weight_mode:
             self._options = Options(weight_mode=settings.weight_mode)
             self._cache = KnowledgeCache(self._options)
-        if self._narrow is None or settings is not self._given:
+        if self._narrow is None or settings is not self._settings:
             # A Shadow of more cores than its Body would only wait for it.
-            self._given, self._narrow = settings, replace(settings, max_cores=settings.cores)
-        known = self._cache.known(observation.profile, self._narrow)
-        return None if known is None else (known, self._options)
+            self._settings, self._narrow = settings, replace(settings, max_cores=settings.cores)
+        knowledge = self._cache.known(observation.profile, self._narrow)
+        return None if knowledge is None else (knowledge, self._options)
 
 
 def help_of(pairs: Pairs, observation: Observation, one_rps: float) -> Help | None:
@@ -60,42 +60,42 @@ def help_of(pairs: Pairs, observation: Observation, one_rps: float) -> Help | No
     found, ready = pairs.of(observation), observation.ready
     if found is None or not ready:
         return None
-    known, options = found
+    knowledge, options = found
     capacity = FreeCapacity(observation.nodes)
     for shadow in observation.shadows:
         capacity.take_for_shadow(shadow.node, -shadow.cores, -shadow.memory_bytes)
     gains, costs, loads_s = list[float](), list[float](), list[float]()
     for body in ready:
-        chosen = best_pairing(known, options, body, math.inf, capacity)
+        chosen = best_pairing(knowledge, options, body, math.inf, capacity)
         if chosen is None:
             continue
         pair, elsewhere = chosen.pair, chosen.pair.node is not None
-        memory_bytes = shadow_memory_bytes(known, options, chosen.parameter_bytes, elsewhere=elsewhere)
+        memory_bytes = shadow_memory_bytes(knowledge, options, chosen.parameter_bytes, elsewhere=elsewhere)
         capacity.take_for_shadow(pair.node or body.node, pair.shadow_cores, memory_bytes)
-        gains.append(chosen.rate_rps / known.rates.rate_rps(body.cores) - 1)
+        gains.append(chosen.rate_rps / knowledge.rates.rate_rps(body.cores) - 1)
         costs.append(max(pair.shadow_cores / body.cores, memory_bytes / max(1, body.memory_bytes)))
-        loads_s.append(known.pairings.load_s(chosen.parameter_bytes))
+        loads_s.append(knowledge.pairings.load_s(chosen.parameter_bytes))
     if not gains:
         return None
     return Help(sum(gains) / len(ready), one_rps * sum(gains) / len(gains), sum(costs) / len(costs), max(loads_s))
 
 
 def with_shadows(
-    desired: DesiredCount, wanted: int | None, pairs: Pairs, observation: Observation, bodies: Sequence[Action]
+    desired: DesiredCount, target_count: int | None, pairs: Pairs, observation: Observation, bodies: Sequence[Action]
 ) -> Decision:
-    """The decision with these actions for Bodies, and Shadows so that the ready ones answer as much as `wanted` ones."""
-    level = shadows_for(wanted, pairs, observation, bodies)
+    """The decision with these actions for Bodies, and Shadows so that the ready ones answer as much as `target_count` ones."""
+    level = shadows_for(target_count, pairs, observation, bodies)
     reason = "; ".join(text for text in (desired.reason, level.reason) if text)
     # Shadows first: they help sooner, and a refused Body must not delay them.
     return Decision((*level.released, *level.created, *bodies), reason, desired.count)
 
 
-def shadows_for(wanted: int | None, pairs: Pairs, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
-    """The Shadows that start or end so that the ready Bodies answer as much as `wanted` ones; None ends all of them.
+def shadows_for(target_count: int | None, pairs: Pairs, observation: Observation, bodies: Sequence[Action]) -> LayerLevel:
+    """The Shadows that start or end so that the ready Bodies answer as much as `target_count` ones; None ends all.
 
     They take the capacity that the new Bodies among the actions `bodies` leave.
     """
-    if wanted is None and not observation.shadows:
+    if target_count is None and not observation.shadows:
         return LayerLevel()
     ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
     capacity = FreeCapacity(observation.nodes)
@@ -103,15 +103,15 @@ def shadows_for(wanted: int | None, pairs: Pairs, observation: Observation, bodi
     for action in bodies:
         if isinstance(action, CreateBody) and action.node is not None:
             capacity.take(action.node, action.cores, memory_bytes)
-    found = pairs.of(observation) if wanted is not None else None
+    found = pairs.of(observation) if target_count is not None else None
     lost = orphans(observation, ending)
-    if wanted is None or found is None:
+    if target_count is None or found is None:
         serving = {body.id for body in observation.live} - ending
-        own = (shadow for shadow in observation.shadows if shadow.partner in serving)
-        return LayerLevel(released=(*lost, *(DestroyShadow(shadow.id) for shadow in own)))
-    known, options = found
+        remaining = (shadow for shadow in observation.shadows if shadow.partner in serving)
+        return LayerLevel(released=(*lost, *(DestroyShadow(shadow.id) for shadow in remaining)))
+    knowledge, options = found
     serving_bodies = tuple(body for body in observation.ready if body.id not in ending)
-    wanted_rps = wanted * known.rates.rate_rps(observation.settings.cores)
-    demand = Demand(wanted_rps, wanted_rps, f"{wanted} Bodies' worth is wanted")
-    level = Tick(known, options, observation, serving_bodies).scale_to(demand, capacity)
+    target_rps = target_count * knowledge.rates.rate_rps(observation.settings.cores)
+    demand = Demand(target_rps, target_rps, f"{target_count} Bodies' worth is wanted")
+    level = Tick(knowledge, options, observation, serving_bodies).scale_to(demand, capacity)
     return replace(level, released=(*lost, *level.released))

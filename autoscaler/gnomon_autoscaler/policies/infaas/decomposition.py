@@ -31,14 +31,21 @@ MOST_MIXES = 60
 """The most mixes that are considered for one demand."""
 
 
-def solve_apart(problem: Problem, kept: Sequence[int]) -> tuple[list[int], float] | None:
-    """The instances and the gap; None where demands share variants, resources do not suffice, or a search finds nothing."""
-    if not problem.capacity or min(problem.capacity.values()) <= 0.0 or any(len(problem.serves[member]) > 1 for member in kept):
+def solve_apart(problem: Problem, undominated: Sequence[int]) -> tuple[list[int], float] | None:
+    """The instances and the gap; None where demands share variants, resources do not suffice, or a search finds nothing.
+
+    Only the members in `undominated`, by index, get instances.
+    """
+    if (
+        not problem.capacity
+        or min(problem.capacity.values()) <= 0.0
+        or any(len(problem.serves[member]) > 1 for member in undominated)
+    ):
         return None
     demands = [index for index, need in enumerate(problem.needs_rps) if need > 0.0]
     if not demands or not all(problem.accepted[demand] for demand in demands):
         return None
-    columns = _Columns(problem, kept, demands)
+    columns = _Columns(problem, undominated, demands)
     prices, bound = columns.generate()
     if prices is None or not columns.add(prices, NEAR * bound, MOST_MIXES):
         return None
@@ -56,9 +63,9 @@ def solve_apart(problem: Problem, kept: Sequence[int]) -> tuple[list[int], float
 class _Columns:
     """The mixes found so far: of which demand, at which cost, with which share of each resource."""
 
-    def __init__(self, problem: Problem, kept: Sequence[int], demands: Sequence[int]) -> None:
+    def __init__(self, problem: Problem, undominated: Sequence[int], demands: Sequence[int]) -> None:
         self._problem = problem
-        useful = set(kept)
+        useful = set(undominated)
         self._accepted = [[member for member in problem.accepted[demand] if member in useful] for demand in demands]
         self._demands = demands
         self._kinds = list(problem.capacity)

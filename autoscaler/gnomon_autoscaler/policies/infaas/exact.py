@@ -77,12 +77,12 @@ class _Cheapest(NamedTuple):
 
 
 def _cheapest(problem: Problem) -> _Cheapest:
-    kept = _without_dominated(problem)
-    decomposed = solve_apart(problem, kept)
+    undominated = _without_dominated(problem)
+    decomposed = solve_apart(problem, undominated)
     if decomposed is not None and decomposed[1] <= problem.options.proven_gap:
         return _Cheapest(decomposed[0], decomposed[1], f"proven, gap {decomposed[1]:.2%}")
-    covered, alone = ({}, set()) if problem.capacity else _cover_alone(problem, kept)
-    program = _Program(problem, [member for member in kept if not alone.issuperset(problem.serves[member])], alone)
+    covered, alone = ({}, set()) if problem.capacity else _cover_alone(problem, undominated)
+    program = _Program(problem, [member for member in undominated if not alone.issuperset(problem.serves[member])], alone)
     solution = program.solve(shortfall=False)
     if solution.instances is None:
         solution = program.solve(shortfall=True)
@@ -231,9 +231,9 @@ class _Program:
         return _Solution(int(solution.status), instances, float(solution.mip_gap))
 
 
-def _cover_alone(problem: Problem, kept: Sequence[int]) -> tuple[dict[int, int], set[int]]:
+def _cover_alone(problem: Problem, undominated: Sequence[int]) -> tuple[dict[int, int], set[int]]:
     """The cheapest instances for demands that share no variant with another one, and these demands."""
-    useful = set(kept)
+    useful = set(undominated)
     instances: dict[int, int] = {}
     alone: set[int] = set()
     for demand, accepted in enumerate(problem.accepted):
@@ -252,7 +252,7 @@ def _without_dominated(problem: Problem) -> list[int]:
     for member, demands in enumerate(problem.serves):
         if any(problem.needs_rps[demand] > 0.0 for demand in demands):
             groups.setdefault(tuple(demands), []).append(member)
-    kept: list[int] = []
+    undominated: list[int] = []
     for served, members in groups.items():
         variants = [problem.members[member].variant for member in members]
         # One row for each respect in which less is better.
@@ -268,5 +268,5 @@ def _without_dominated(problem: Problem) -> list[int]:
         equal = (traits[:, :, None] == traits[:, None, :]).all(axis=0)
         order = np.arange(len(members))
         dominated = (at_most & (~equal | (order[:, None] < order[None, :]))).any(axis=0)
-        kept += [member for member, out in zip(members, dominated, strict=True) if not out or problem.running[member]]
-    return sorted(kept)
+        undominated += [member for member, out in zip(members, dominated, strict=True) if not out or problem.running[member]]
+    return sorted(undominated)

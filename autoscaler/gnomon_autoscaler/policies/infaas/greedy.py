@@ -347,7 +347,7 @@ class _Cover:
         self._chosen = list(problem.running) if keep_running else [0] * len(problem.members)
         self._spare = [float(count) for count in self._chosen]
         """The instances of each member, whole or in part, that no demand uses yet."""
-        self._left = problem.free(self._chosen)
+        self._free = problem.free(self._chosen)
         self._charge = charge * self._least_cost() if charge else 0.0
 
     def instances(self) -> list[int]:
@@ -375,10 +375,10 @@ class _Cover:
             need -= served * rate
         if need <= ROUNDING * load:
             return
-        search = _Search(self.offers(group, accepted), problem.resources, self._left)
+        search = _Search(self.offers(group, accepted), problem.resources, self._free)
         for offer, count in search.cheapest(need):
             self._chosen[offer.member] += count
-            take(problem.resources[offer.member], count, self._left)
+            take(problem.resources[offer.member], count, self._free)
             served = min(count * offer.rate, need)
             self._spare[offer.member] += count - served / offer.rate
             need -= served
@@ -407,11 +407,11 @@ Mix = list[tuple[_Offer, int]]
 class _Search:
     """The cheapest mix of offers, sorted by price per request, that serves a load within the resources that are left."""
 
-    def __init__(self, offers: Sequence[_Offer], resources: Sequence[Mapping[str, float]], left: Mapping[str, float]) -> None:
+    def __init__(self, offers: Sequence[_Offer], resources: Sequence[Mapping[str, float]], free: Mapping[str, float]) -> None:
         self.limited = False
         self._offers = offers
         self._resources = resources
-        self._left = left
+        self._free = free
         self._tried = 0
         self._best: Mix | None = None
         self.price = math.inf
@@ -419,7 +419,7 @@ class _Search:
 
     def cheapest(self, need: float) -> Mix:
         """The mix; where none serves all of the load, the one that fills up in the order of the offers."""
-        self._extend([], 0, need, 0.0, self._left)
+        self._extend([], 0, need, 0.0, self._free)
         return self._filled(need) if self._best is None else self._best
 
     def _extend(self, mix: Mix, first: int, need: float, spent: float, remaining: Mapping[str, float]) -> None:
@@ -446,7 +446,7 @@ class _Search:
                 )
 
     def _filled(self, need: float) -> Mix:
-        remaining, mix = dict(self._left), []
+        remaining, mix = dict(self._free), []
         for offer in self._offers:
             instances_needed = math.ceil(need / offer.rate * (1 - ROUNDING))
             count = int(min(instances_needed, offer.limit, fitting(self._resources[offer.member], remaining)))

@@ -62,15 +62,15 @@ def _with_held(problem: Problem, plan: ScalingPlan, held: Mapping[str, Held]) ->
     """The plan with at least the held instances, as far as its resources allow."""
     instances, added = dict(plan.instances), list[str]()
     # Instances that the plan ends have their resources until they have ended.
-    left = problem.free([max(member.running, instances.get(member.variant.id, 0)) for member in problem.members])
+    free = problem.free([max(member.running, instances.get(member.variant.id, 0)) for member in problem.members])
     objective, cost_per_s = plan.objective, plan.cost_per_s
     for place, member in enumerate(problem.members):
         name, planned = member.variant.id, instances.get(member.variant.id, 0)
         if name not in held or held[name].instances <= planned:
             continue
         kept = min(held[name].instances, max(planned, member.running))
-        more = int(min(held[name].instances - kept, max(0.0, fitting(problem.resources[place], left))))
-        take(problem.resources[place], more, left)
+        more = int(min(held[name].instances - kept, max(0.0, fitting(problem.resources[place], free))))
+        take(problem.resources[place], more, free)
         if kept + more > planned:
             instances[name] = kept + more
             cost_per_s += (kept + more - planned) * member.variant.cost_per_s

@@ -46,14 +46,14 @@ LEAST_ACTIVATORS = 2
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The decision of a Revision's policy, with its reason.
+    """The decision of a Revision's policy: `desired_scale` pods, with its reason.
 
     `holds` is whether a request waits or executes now, `busy` whether one came within the stable window, `panic_load` the load of
     the panic window in the unit of `Rules.total`. `shadows` is whether Bodies may have Shadows, None where the policy makes none.
     `buffer` is the plan of the buffer, None where it plans none.
     """
 
-    wanted: int
+    desired_scale: int
     holds: bool = False
     busy: bool = False
     panic_load: float = 0.0
@@ -99,7 +99,7 @@ class DesiredState:
     `probe` requests a check whether an activator answers at the public Service.
     """
 
-    want: int
+    desired_scale: int
     status: Mapping[str, Any]
     route: Route | None = None
     replicas: int | None = None
@@ -111,7 +111,7 @@ class DesiredState:
 class _Count:
     """The number of pods wanted; `applied` says whether to write the number to the Deployment."""
 
-    want: int
+    desired_scale: int
     applied: bool = True
     probe: bool = False
     again_s: float | None = None
@@ -128,14 +128,14 @@ def plan(observed: Observed) -> DesiredState:
         outcome = _outcome(observed, _Count(KEEP, applied=False))
         return DesiredState(KEEP, status(pa, sks, outcome, observed.now_s), route if _is_outdated(sks, pa, route) else None)
     count = _count(observed)
-    route = _route(observed, count.want)
+    route = _route(observed, count.desired_scale)
     target = observed.target
-    scaled = count.applied and target is not None and target.replicas != count.want
+    scaled = count.applied and target is not None and target.replicas != count.desired_scale
     return DesiredState(
-        count.want,
+        count.desired_scale,
         status(pa, sks, _outcome(observed, count), observed.now_s),
         route if _is_outdated(sks, pa, route) else None,
-        count.want if scaled else None,
+        count.desired_scale if scaled else None,
         count.probe,
         count.again_s,
     )
@@ -153,10 +153,10 @@ def first_scale(pa: PaFacts, rules: Rules) -> int:
 
 def _outcome(observed: Observed, count: _Count) -> Outcome:
     if observed.conflict:
-        return Outcome(count.want, observed.ready, 1, REASON, observed.conflict, buffer=observed.demand.buffer)
+        return Outcome(count.desired_scale, observed.ready, 1, REASON, observed.conflict, buffer=observed.demand.buffer)
     reasons = [observed.rules.trouble, count.why, observed.demand.reason]
     return Outcome(
-        count.want,
+        count.desired_scale,
         observed.ready,
         first_scale(observed.pa, observed.rules),
         observed.demand.policy or observed.rules.settings.autoscaler,
@@ -173,17 +173,17 @@ def _count(observed: Observed) -> _Count:
         # KEEP before the first pods were ready: Knative marks a Revision that is inactive then as failed for good.
         replicas = observed.target.replicas if observed.target is not None else 0
         return _Count(replicas if replicas or pa.initialized else KEEP, applied=False)
-    wanted = demand.wanted
-    if wanted > 0 and demand.busy:
-        wanted = max(wanted, rules.activation_scale)
+    pods = demand.desired_scale
+    if pods > 0 and demand.busy:
+        pods = max(pods, rules.activation_scale)
     least = rules.min_scale
     if not pa.initialized and pa.reachable and rules.initial_scale > 1:
         least = max(least, rules.initial_scale)
-    if wanted < least:
-        wanted = least
+    if pods < least:
+        pods = least
     elif rules.max_scale:
-        wanted = min(wanted, rules.max_scale)
-    return _Count(wanted) if wanted else _to_zero(observed)
+        pods = min(pods, rules.max_scale)
+    return _Count(pods) if pods else _to_zero(observed)
 
 
 def _to_zero(observed: Observed) -> _Count:
@@ -234,7 +234,7 @@ def _remove_last_pods(observed: Observed, inactive_s: float) -> _Count:  # noqa:
     return _Count(0) if left_s <= 0.0 else _Count(0, applied=False, again_s=left_s)
 
 
-def _route(observed: Observed, want: int) -> Route:
+def _route(observed: Observed, desired_scale: int) -> Route:
     """Route through activators unless pods are wanted and have spare capacity for a burst."""
     rules = observed.rules
     burst, capacity = rules.burst_capacity, observed.ready * rules.total
@@ -243,7 +243,7 @@ def _route(observed: Observed, want: int) -> Route:
     else:
         spare = math.floor(capacity - burst - observed.demand.panic_load) if burst > 0.0 else -1.0
         activators = max(LEAST_ACTIVATORS, math.ceil((capacity + max(burst, 0.0)) / rules.activator_capacity))
-    return Route(SERVE if want > 0 and spare >= 0.0 else PROXY, activators)
+    return Route(SERVE if desired_scale > 0 and spare >= 0.0 else PROXY, activators)
 
 
 def _is_outdated(sks: SksFacts | None, pa: PaFacts, route: Route) -> bool:
@@ -272,12 +272,12 @@ TRUE = Condition("True")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The content of a status. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough.
+    """The content of a status. `desired_scale` is the number of pods or KEEP, `threshold` how many ready ones are enough.
 
     `shadows` is whether Bodies may have Shadows, None where the policy makes none; `buffer` the plan of the buffer, likewise.
     """
 
-    want: int
+    desired_scale: int
     ready: int
     threshold: int
     policy: str
@@ -306,8 +306,8 @@ def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) ->
         "metricsServiceName": sks.private_service if sks is not None else "",
         "actualScale": outcome.ready,
     }
-    if outcome.want != KEEP:
-        found["desiredScale"] = outcome.want
+    if outcome.desired_scale != KEEP:
+        found["desiredScale"] = outcome.desired_scale
     return with_buffer_plan(found, outcome.buffer)
 
 
@@ -327,9 +327,9 @@ def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:
 
 def _active(pa: PaFacts, outcome: Outcome, service: str) -> Condition:
     before = pa.active.status
-    if outcome.want == 0 or (outcome.threshold == 0 and service):
+    if outcome.desired_scale == 0 or (outcome.threshold == 0 and service):
         return TIMED_OUT if before == "Unknown" and outcome.threshold > 0 else NO_TRAFFIC
-    going = outcome.want > 0 or before != "False"
+    going = outcome.desired_scale > 0 or before != "False"
     if not going:
         kept = pa.condition("Active")
         return Condition(kept.status, kept.reason, kept.message)
@@ -353,7 +353,7 @@ def _sks_ready(sks: SksFacts | None) -> Condition:
 def _policy(pa: PaFacts, outcome: Outcome) -> Condition:
     """Change the reason only with the number or the plan that it explains: the figures in it change every second."""
     before = pa.condition("ScalingPolicy")
-    same = outcome.want in (KEEP, pa.status.get("desiredScale")) and outcome.buffer == buffer_of(pa.status)
+    same = outcome.desired_scale in (KEEP, pa.status.get("desiredScale")) and outcome.buffer == buffer_of(pa.status)
     if before.message and same and before.reason == outcome.policy:
         return Condition(before.status, before.reason, before.message)
     return Condition("True", outcome.policy, outcome.reason[:MAX_MESSAGE])

@@ -191,7 +191,7 @@ class ScaledRevision(Reconciler[Step]):
         self._report_conflict(pa)
         observed = self._observe(pa)
         desired = plan(observed)
-        if desired.want != 0 or observed.sks is None or observed.sks.mode != PROXY:
+        if desired.desired_scale != 0 or observed.sks is None or observed.sks.mode != PROXY:
             self._proxied = None
         if desired.probe:
             self._probe(pa, observed.sks)
