@@ -86,7 +86,7 @@ class InheritedInstances:
         if not self._bodies or observation.requested is not None:
             return decision, ""
         bodies = len(observation.live)
-        kept: list[Action] = []
+        allowed: list[Action] = []
         for action in decision.actions:
             if isinstance(action, DestroyBody):
                 # Only the inherited number is kept: instances that were added since may end.
@@ -95,13 +95,13 @@ class InheritedInstances:
                 bodies -= 1
             elif isinstance(action, DestroyShadow) and action.id in self._shadows:
                 continue
-            kept.append(action)
-        if len(kept) == len(decision.actions):
+            allowed.append(action)
+        if len(allowed) == len(decision.actions):
             return decision, ""
         desired = decision.desired if decision.desired is None else max(decision.desired, bodies)
         # A constant text, so that repeated decisions are one record.
         reason = f"a short history: what there was stays until {observation.settings.stable_window_s:g} s of load are recorded"
-        return replace(decision, actions=tuple(kept), desired=desired), reason
+        return replace(decision, actions=tuple(allowed), desired=desired), reason
 
 
 def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:

@@ -108,28 +108,28 @@ class MemoryFleet:
 
     def load(self, function: str) -> FunctionLoad | None:
         """The state now. A request of the operator is shown once."""
-        known = self.known.get(function)
-        if known is None:
+        state = self.known.get(function)
+        if state is None:
             return None
         now_s = self.now_s()
-        known.count(now_s)
-        for instance in list(known.instances.values()):
+        state.count(now_s)
+        for instance in list(state.instances.values()):
             if instance.state is InstanceState.STARTING and now_s - instance.started_s >= self._start_s:
-                known.instances[instance.id] = replace(instance, state=InstanceState.READY)
-                body = known.instances.get(instance.partner or "")
+                state.instances[instance.id] = replace(instance, state=InstanceState.READY)
+                body = state.instances.get(instance.partner or "")
                 if body is not None:
-                    known.instances[body.id] = _working(body, instance.id, instance.pair)
-        requested, known.requested = known.requested, None
-        arrivals, concurrency_s, busy_s = known.totals
+                    state.instances[body.id] = _working(body, instance.id, instance.pair)
+        requested, state.requested = state.requested, None
+        arrivals, concurrency_s, busy_s = state.totals
         # Steady rates make fractions of requests; the gateway counts whole ones.
         whole = int(arrivals + 1e-6)
         counters = LoadCounters(
-            whole, whole, concurrency_s, busy_s, known.queued, known.executing, float(known.queued > 0), known.last_request_s
+            whole, whole, concurrency_s, busy_s, state.queued, state.executing, float(state.queued > 0), state.last_request_s
         )
-        instances = tuple(known.instances.values())
+        instances = tuple(state.instances.values())
         return FunctionLoad(
-            known.settings, counters, instances, self.nodes(), known.latency_s, requested, known.profile,
-            known.latency_spread, known.queues, known.plan,
+            state.settings, counters, instances, self.nodes(), state.latency_s, requested, state.profile,
+            state.latency_spread, state.queues, state.plan,
         )  # fmt: skip
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
@@ -151,9 +151,9 @@ class MemoryFleet:
     def add(self, function: str, cores: int, node: str, memory_bytes: int, **fields: Any) -> None:
         """Add an instance of a function that starts now."""
         self._made += 1
-        known, id_ = self.known[function], f"i-{self._made}"
-        known.instances[id_] = Instance(
-            id_, function, known.version, node, cores, memory_bytes, InstanceState.STARTING, self.now_s(), **fields
+        state, id_ = self.known[function], f"i-{self._made}"
+        state.instances[id_] = Instance(
+            id_, function, state.version, node, cores, memory_bytes, InstanceState.STARTING, self.now_s(), **fields
         )
 
     def refuse_without_place(self) -> None:
@@ -169,8 +169,8 @@ class MemoryFleet:
     def nodes(self) -> tuple[Node, ...]:
         used = {name: 0 for name, _ in self._nodes}
         held = dict(used)
-        for known in self.known.values():
-            for instance in known.instances.values():
+        for state in self.known.values():
+            for instance in state.instances.values():
                 used[instance.node] += instance.given_cores
                 held[instance.node] += 1
         return tuple(

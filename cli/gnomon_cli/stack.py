@@ -511,7 +511,7 @@ class Value:
 
     def _entries(self, mapping: MappingNode) -> dict[str, Node]:
         """Keys and nodes; what is written here wins over what is merged in, an earlier merge over a later one."""
-        own: dict[str, Node] = {}
+        direct: dict[str, Node] = {}
         merged: dict[str, Node] = {}
         lines: dict[str, int] = {}
         for key, node in mapping.value:
@@ -526,8 +526,8 @@ class Value:
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines:
                 raise self.error(f"has {name!r} on line {lines[name]} and again on line {line}.")
-            own[name], lines[name] = node, line
-        return merged | own
+            direct[name], lines[name] = node, line
+        return merged | direct
 
 
 def read_yaml(text: str, file: str) -> Value:

@@ -528,20 +528,20 @@ def _outputs(answer: _Response) -> dict[str, Any]:
     length = answer.headers.get(_HEADER_LENGTH)
     head = answer.body if length is None else answer.body[: int(length)]
     offset = len(head)
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for output in json.loads(head)["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
-            found[output["name"]] = _nested(output["data"], output["shape"])
+            outputs[output["name"]] = _nested(output["data"], output["shape"])
             continue
         import numpy as np  # noqa: PLC0415 - optional: callers that send arrays have it
 
         raw, dtype = answer.body[offset : offset + size], NUMPY_TYPES.get(output["datatype"])
         # BF16, which numpy does not have, is the upper half of FP32.
         data = np.frombuffer(raw, dtype) if dtype else (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
-        found[output["name"]] = data.reshape(output["shape"])
+        outputs[output["name"]] = data.reshape(output["shape"])
         offset += size
-    return found
+    return outputs
 
 
 def _nested(data: list[Any], shape: Sequence[int]) -> list[Any]:

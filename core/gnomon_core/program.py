@@ -312,13 +312,13 @@ def _check_names(program: Program) -> None:
             raise invalid_program(f"No operation makes the output {name!r}.")
 
 
-def _check_operation(where: str, operation: Operation, defined: set[str]) -> None:
+def _check_operation(label: str, operation: Operation, defined: set[str]) -> None:
     for name in operation.reads():
         if name not in defined:
-            raise invalid_program(f"{where} reads {name!r} before anything makes it.")
+            raise invalid_program(f"{label} reads {name!r} before anything makes it.")
     for result in operation.results:
         if result in defined:
-            raise invalid_program(f"{where} makes {result!r} a second time.")
+            raise invalid_program(f"{label} makes {result!r} a second time.")
         if result is not None:
             defined.add(result)
 

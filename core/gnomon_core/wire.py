@@ -175,7 +175,7 @@ def decode(data: bytes | memoryview) -> Frame:
         raise WireError("the length is not the frame's")
     _, kind, _, count, epoch, head_bytes, cores, batch_id, _, budget_s = HEADER.unpack_from(view)
     try:
-        known = _KINDS[kind]
+        frame_kind = _KINDS[kind]
     except KeyError:
         raise WireError(f"unknown kind {kind}") from None
     table = HEADER.size + head_bytes
@@ -191,7 +191,7 @@ def decode(data: bytes | memoryview) -> Frame:
         body_at += body_bytes
     if body_at != len(view):
         raise WireError("the members do not fill the frame")
-    return Frame(known, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members, cores)
+    return Frame(frame_kind, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members, cores)
 
 
 _KINDS = {int(kind): kind for kind in Kind}

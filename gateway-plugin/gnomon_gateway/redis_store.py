@@ -169,28 +169,28 @@ class RedisStore:
             # Of several gateways that find no hash, the first one names it (HSETNX); all read that name.
             self._client.hsetnx(HASH, _GENERATION, uuid.uuid4().hex)
             generation, revision = self._client.hmget(HASH, _GENERATION, _REVISION)
-        seen = Seen(generation, int(revision or 0))
+        before = Seen(generation, int(revision or 0))
         with self._lock:
             last, unsent = self._journal.last, set(self._journal.unsent)
             local = {
                 field_of(registered.application, registered.model): to_document(registered)
                 for registered in self._copy.registered_models()
             }
-        if self._equal and not unsent and seen == self._journal.seen:
+        if self._equal and not unsent and before == self._journal.seen:
             return False
         # MULTI … EXEC: what is read back includes these writes, and no other gateway's write comes in between.
         with self._client.pipeline(transaction=True) as pipe:
-            self._write(pipe, seen, local, unsent)
+            self._write(pipe, before, local, unsent)
             pipe.hgetall(HASH)
             documents = pipe.execute()[-1]
-        now = Seen(documents.get(_GENERATION, ""), int(documents.get(_REVISION, 0)))
-        if now.generation != seen.generation or now.revision < seen.revision:
+        after = Seen(documents.get(_GENERATION, ""), int(documents.get(_REVISION, 0)))
+        if after.generation != before.generation or after.revision < before.revision:
             return False  # Redis lost its state between both requests: the next exchange restores it
         with self._lock:
             # Changes after `last` came during the exchange: they stay in the journal, and `_merge` leaves their fields alone.
             self._journal.remove(last)
             changed = self._merge(documents)
-            self._journal.see(now)
+            self._journal.see(after)
             self._equal = True
         return changed
 

@@ -177,7 +177,7 @@ class Waits:
         middles, halves = (self.edges[1:] + self.edges[:-1]) / 2.0, (self.edges[1:] - self.edges[:-1]) / 2.0
         fractions = (middles[:, None] + halves[:, None] * _POINTS).reshape(-1)
         timeouts, batches = len(self.timeouts_s), [batch for batch in self.batches if batch > 1]
-        found = {batch: np.ones((timeouts, batch, len(fractions))) for batch in self.batches}
+        members = {batch: np.ones((timeouts, batch, len(fractions))) for batch in self.batches}
         counts = _InterpolatedCounts(counting, float(self.timeouts_s.max()))
         chunk_size = max(1, TABLE_NUMBERS // (counts.functions * len(fractions)))
         for start in range(0, timeouts, chunk_size) if batches else ():
@@ -185,8 +185,8 @@ class Waits:
             tables = _MemberSums(counts.at(self.timeouts_s[chunk, None] * fractions), step, batches)
             for batch in batches:
                 of_batch = tables.members(batch, phases[batch - 2, chunk], sizes[batch][chunk, -1])
-                found[batch][chunk] = np.moveaxis(of_batch, 0, 1)
-        return found
+                members[batch][chunk] = np.moveaxis(of_batch, 0, 1)
+        return members
 
     def _row(self, batch: int, sizes: Array, members: Array) -> WaitsOfBatch:
         mean_sizes = sizes @ np.arange(1, batch + 1)

@@ -232,8 +232,8 @@ class S3Repository(BaseRepository):
 
     def _part(self, manifest: Manifest, names: _Names) -> str:
         """The SHA-256 of a weight file of these tensors, which is in the folder."""
-        known = self._parts / manifest.sha256[WEIGHTS] / hashlib.sha256("\n".join(names).encode()).hexdigest()
-        if known.is_file() and self._folder.is_whole(digest := known.read_text().strip()):
+        digest_file = self._parts / manifest.sha256[WEIGHTS] / hashlib.sha256("\n".join(names).encode()).hexdigest()
+        if digest_file.is_file() and self._folder.is_whole(digest := digest_file.read_text().strip()):
             return digest
         self._fetch(manifest, INDEX, manifest.extra[INDEX])
         index = TensorIndex.from_bytes(self._folder.path(manifest.extra[INDEX]).read_bytes())
@@ -241,7 +241,7 @@ class S3Repository(BaseRepository):
         digest = hashlib.sha256(data).hexdigest()
         with self._folder.writing():
             self._folder.publish(data, self._folder.path(digest))
-            self._folder.publish(digest.encode(), known)
+            self._folder.publish(digest.encode(), digest_file)
         return digest
 
     def _tensors(self, manifest: Manifest, index: TensorIndex, names: _Names) -> dict[str, bytes]:

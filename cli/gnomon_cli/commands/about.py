@@ -92,7 +92,7 @@ def namespaces(*, target: Target, as_json: bool) -> None:
 def ready(*, target: Target, name: str, namespace: str, attempts: int, interval: float) -> None:
     """Wait until the gateway, or a function, is ready."""
     gateway = target.gateway()
-    what = name or gateway.url
+    subject = name or gateway.url
     began_s, problem = time.monotonic(), ""
     for attempt in range(attempts):
         try:
@@ -100,7 +100,7 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
         except CommandFailed as error:
             problem = error.message
         if not problem:
-            click.echo(f"{what} is ready.")
+            click.echo(f"{subject} is ready.")
             return
         note(f"[{attempt + 1}/{attempts}] {problem}")
         left_s = began_s + target.timeout_s - time.monotonic()
@@ -108,7 +108,7 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
             break
         time.sleep(min(interval, left_s))
     waited_s = time.monotonic() - began_s
-    raise CommandFailed(f"{what} is not ready after {waited_s:.1f} s: {problem}", "`gnomon logs` may say why." if name else "")
+    raise CommandFailed(f"{subject} is not ready after {waited_s:.1f} s: {problem}", "`gnomon logs` may say why." if name else "")
 
 
 def _not_ready(gateway: Gateway, name: str, namespace: str) -> str:

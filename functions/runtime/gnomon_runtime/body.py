@@ -251,16 +251,16 @@ def read_batch(members: Sequence[Member], specs: Sequence[TensorSpec]) -> list[T
     """A tensor for each input, with the members' samples concatenated along the first axis."""
     samples = sum(member.size for member in members)
     inputs: list[Tensor] = []
-    before = 0
+    preceding_bytes = 0
     for spec in specs:
         raw = torch.empty(samples * spec.sample_bytes, dtype=torch.uint8)
         target, at = memoryview(raw.numpy().data), 0
         for member in members:
-            offset, length = member.size * before, member.size * spec.sample_bytes
+            offset, length = member.size * preceding_bytes, member.size * spec.sample_bytes
             target[at : at + length] = memoryview(member.body)[offset : offset + length]
             at += length
         inputs.append(_typed(raw, spec).view(samples, *spec.shape))
-        before += spec.sample_bytes
+        preceding_bytes += spec.sample_bytes
     return inputs
 
 

@@ -138,7 +138,7 @@ class FunctionRoutes:
         if exchange.method not in _METHODS:
             exchange.fail(_wrong_method())
             return
-        name, slash, rest = exchange.path[len(FUNCTION_PREFIX) :].partition(b"/")
+        name, slash, subpath = exchange.path[len(FUNCTION_PREFIX) :].partition(b"/")
         function = name.decode("latin-1")
         runtime = self._directory.lookup(function)
         if runtime is None:
@@ -146,11 +146,11 @@ class FunctionRoutes:
             if application is None:
                 exchange.fail(self._directory.refusal(function))
             elif not self._query(exchange, application):
-                self._choose(exchange, application, slash + rest or b"/")
+                self._choose(exchange, application, slash + subpath or b"/")
             return
         if runtime.signature is not None and self._tensors(exchange, runtime):
             return
-        self.take(exchange, runtime, slash + rest or b"/")
+        self.take(exchange, runtime, slash + subpath or b"/")
 
     def _choose(self, exchange: Exchange, application: Application, path: bytes) -> None:
         """Take a request to an application whose body is for the model's own pre-processing, such as an image."""

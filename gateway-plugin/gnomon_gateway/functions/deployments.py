@@ -371,16 +371,16 @@ class Deployed:
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
         """The load for the autoscaler, without the instances of earlier versions, which the rolling update manages."""
-        runtime, others, current = self.runtime, self.other_replicas.of(self.name), self.current(instances)
+        runtime, other_load, current = self.runtime, self.other_replicas.of(self.name), self.current(instances)
         counters = runtime.load()
         # Another replica may have left long ago: the replica that served last knows the latencies.
-        load = NO_LOAD if counters.last_request_s > others.counters.last_request_s else others
+        load = NO_LOAD if counters.last_request_s > other_load.counters.last_request_s else other_load
         return FunctionLoad(
             settings=self.spec.settings,
-            counters=add_counters(counters, others.counters),
+            counters=add_counters(counters, other_load.counters),
             instances=current,
             nodes=nodes,
-            latency_s=load.latency_s or runtime.latency_s() or others.latency_s,
+            latency_s=load.latency_s or runtime.latency_s() or other_load.latency_s,
             profile=runtime.profile(load.ratios),
             latency_spread=load.spread
             or runtime.latency_spread([instance.size for instance in current if instance.kind is InstanceKind.BODY]),

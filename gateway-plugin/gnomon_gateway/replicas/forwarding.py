@@ -569,16 +569,16 @@ class LeaderForwarder:
         answer = _Answer(bodiless=scope["method"] == "HEAD")
         connection.send(_head(scope, len(body), self._peers), body, answer, bodiless=scope["method"] == "HEAD")
         # ASGI reports the client's disconnect only to a pending `receive`, so one waits during the whole answer.
-        left = asyncio.ensure_future(_disconnected(receive))
-        left.add_done_callback(lambda watching: None if watching.cancelled() else answer.lost())
+        disconnect = asyncio.ensure_future(_disconnected(receive))
+        disconnect.add_done_callback(lambda watching: None if watching.cancelled() else answer.lost())
         try:
             while (message := await answer.messages.get()) is not None:
                 await send(message)
         finally:
-            left.cancel()
+            disconnect.cancel()
             if not answer.ended:
                 connection.drop()
-        if answer.ended or answer.begun or left.done():
+        if answer.ended or answer.begun or disconnect.done():
             return True  # the server closes the client's connection if the response is incomplete
         if scope["method"] in _SAFE:
             return False

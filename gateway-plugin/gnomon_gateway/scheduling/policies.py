@@ -328,23 +328,23 @@ class AdaptivePaper:
 
     def _rescue(self, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         """Dispatch the latest requests that can meet the SLO, and reject the earlier ones."""
-        kept: list[Waiting] = []
+        on_time: list[Waiting] = []
         samples = 0
         # From the newest: Algorithm 3 drops the oldest requests, so that those that can still meet the SLO do.
         for request in reversed(queue.requests):
             size = samples + request.size
             late = now_s - request.arrived_s + _seconds(latency, queue, slot, size) > self._slo_s
-            if late or (kept and size > slot.max_batch):
+            if late or (on_time and size > slot.max_batch):
                 break
-            kept.append(request)
+            on_time.append(request)
             samples = size
-        kept.reverse()
-        dropped = tuple(islice(queue.requests, len(queue.requests) - len(kept)))
+        on_time.reverse()
+        dropped = tuple(islice(queue.requests, len(queue.requests) - len(on_time)))
         actions: list[ScheduleAction] = []
         if dropped:
             actions.append(Reject(dropped, "The request cannot be answered within the latency objective (gnomon/slo-ms)."))
-        if kept:
-            actions.append(Dispatch(slot.instance_id, tuple(kept)))
+        if on_time:
+            actions.append(Dispatch(slot.instance_id, tuple(on_time)))
         return actions
 
 

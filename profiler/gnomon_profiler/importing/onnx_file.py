@@ -186,16 +186,16 @@ class _Reader:
     def _check_order(
         self, inputs: tuple[GraphInput, ...], constants: Mapping[str, Tensor], steps: list[Step], outputs: list[str]
     ) -> None:
-        known = {"", *(value.name for value in inputs), *constants}
+        defined = {"", *(value.name for value in inputs), *constants}
         for step in steps:
-            if unknown := [name for name in step.inputs if name not in known]:
+            if unknown := [name for name in step.inputs if name not in defined]:
                 raise _invalid(self._name, f"{step.label()} reads {unknown[0][:100]!r} before anything makes it")
-            if again := [name for name in step.outputs if name and name in known]:
+            if again := [name for name in step.outputs if name and name in defined]:
                 raise _invalid(self._name, f"{step.label()} makes {again[0][:100]!r} a second time")
-            known.update(step.outputs)
+            defined.update(step.outputs)
         if not inputs or not outputs:
             raise _invalid(self._name, "it has no inputs or no outputs")
-        if unknown := [name for name in outputs if not name or name not in known]:
+        if unknown := [name for name in outputs if not name or name not in defined]:
             raise _invalid(self._name, f"no node makes its output {unknown[0][:100]!r}")
 
     def _input(self, info: Any) -> GraphInput:
@@ -271,19 +271,19 @@ class _Reader:
 
     def _external(self, tensor: Any, length: int) -> bytearray:
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        where = f"the external data of {tensor.name[:100]!r}"
+        subject = f"the external data of {tensor.name[:100]!r}"
         if self._folder is None:
-            raise _invalid(self._name, f"{where} is outside a model that has no folder")
+            raise _invalid(self._name, f"{subject} is outside a model that has no folder")
         try:
             offset = int(entries.get("offset", "0"))
             stated = int(entries.get("length", str(length)))
         except ValueError:
-            raise _invalid(self._name, f"{where} has an offset or a length that is no number") from None
-        with _beside(self._folder, entries.get("location", ""), self._name, where) as file:
+            raise _invalid(self._name, f"{subject} has an offset or a length that is no number") from None
+        with _beside(self._folder, entries.get("location", ""), self._name, subject) as file:
             file_bytes = os.fstat(file).st_size
             if stated != length or offset < 0 or offset + length > file_bytes:
                 message = (
-                    f"{where} needs {length} bytes, its entry states {stated} from {offset} on, and the file has {file_bytes}"
+                    f"{subject} needs {length} bytes, its entry states {stated} from {offset} on, and the file has {file_bytes}"
                 )
                 raise _invalid(self._name, message)
             data = bytearray(length)
@@ -291,19 +291,19 @@ class _Reader:
             while read < length:
                 count = os.preadv(file, [view[read:]], offset + read)
                 if not count:
-                    raise _invalid(self._name, f"{where} ended while it was read")
+                    raise _invalid(self._name, f"{subject} ended while it was read")
                 read += count
         return data
 
 
 @contextmanager
-def _beside(folder: Path, location: str, name: str, where: str) -> Iterator[int]:
+def _beside(folder: Path, location: str, name: str, subject: str) -> Iterator[int]:
     """A descriptor of the regular file at a path below a folder, opened part by part without following a link."""
     parts = PurePosixPath(location).parts
     if not parts or location.startswith("/") or ".." in parts or "\\" in location or "\0" in location:
         raise _invalid(
             name,
-            f"{where} is at {location[:200]!r}",
+            f"{subject} is at {location[:200]!r}",
             "External data must lie in the model's folder: a relative path without '..'.",
         )
     descriptors = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY)]
@@ -312,11 +312,11 @@ def _beside(folder: Path, location: str, name: str, where: str) -> Iterator[int]
             descriptors.append(os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptors[-1]))
         descriptors.append(os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptors[-1]))
         if not stat.S_ISREG(os.fstat(descriptors[-1]).st_mode):
-            raise _invalid(name, f"{where} is at {location[:200]!r}, which is not a regular file")
+            raise _invalid(name, f"{subject} is at {location[:200]!r}, which is not a regular file")
         yield descriptors[-1]
     except OSError as error:
         hint = "Put the file into the model's folder; links are not followed."
-        raise _invalid(name, f"{where} is at {location[:200]!r}: {error.strerror}", hint) from error
+        raise _invalid(name, f"{subject} is at {location[:200]!r}: {error.strerror}", hint) from error
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

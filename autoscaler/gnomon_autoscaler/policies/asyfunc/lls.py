@@ -253,17 +253,19 @@ def changes(knowledge: Knowledge, bodies: Iterable[Instance], shadows: Iterable[
     changed: list[ChangeShadow] = []
     for body in bodies:
         own_shadows = serving.get(body.id, [])
-        now = together([shadow.pair for shadow in own_shadows if shadow.pair is not None])
-        if now is None:
+        present = together([shadow.pair for shadow in own_shadows if shadow.pair is not None])
+        if present is None:
             continue
         # The shares were optimal when the last Shadow joined or left; another number of Shadows has other optimal shares.
-        best = knowledge.rates.dealt(body.cores, now)
-        now_s, best_s = knowledge.rates.pair(body.cores, now), knowledge.rates.pair(body.cores, best)
-        if now_s is None or best_s is None:
+        best = knowledge.rates.dealt(body.cores, present)
+        present_latency, best_s = knowledge.rates.pair(body.cores, present), knowledge.rates.pair(body.cores, best)
+        if present_latency is None or best_s is None:
             continue
         # A threshold: otherwise every small correction of the profile would change the shares again.
-        if any(present_s > least * (1 + WORTH) for present_s, least in zip(now_s.latency_s, best_s.latency_s, strict=True)):
-            changed_pairs = zip(own_shadows, now.each, best.each, strict=True)
+        if any(
+            present_s > least * (1 + WORTH) for present_s, least in zip(present_latency.latency_s, best_s.latency_s, strict=True)
+        ):
+            changed_pairs = zip(own_shadows, present.each, best.each, strict=True)
             changed += [ChangeShadow(shadow.id, after) for shadow, before, after in changed_pairs if after != before]
     return tuple(changed)
 
@@ -378,15 +380,15 @@ def grown_after(
 ) -> dict[str, StateValue]:
     """The `growths` to keep in the policy state once these resizes have been carried out, or are under way."""
     cores = {body.id: body.cores for body in observation.live}
-    after, again = dict(growths), refused_growths(growths, observation)
+    kept_growths, again = dict(growths), refused_growths(growths, observation)
     for action in resized:
-        growth = after.get(action.id, Growth(cores[action.id], None))
+        growth = kept_growths.get(action.id, Growth(cores[action.id], None))
         # A refused request is over: the pending time starts with the present request.
         first_s = observation.now_s if growth.asked_at_s is None or action.id in again else growth.asked_at_s
-        after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
+        kept_growths[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
     return {
         name: {"before": growth.before, "asked_at_s": growth.asked_at_s}
-        for name, growth in sorted(after.items())
+        for name, growth in sorted(kept_growths.items())
         if name not in ending
     }
 

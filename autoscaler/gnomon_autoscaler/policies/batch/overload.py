@@ -49,7 +49,7 @@ class Overload:
 
 def overloaded(observation: Observation, planned: int, batch: int, memory: Memory) -> Overload | None:
     """The present overload, or the one of the last `HOLD_S` seconds. `planned` instances make batches of up to `batch`."""
-    held = _held(memory, observation.now_s)
+    previous = _held(memory, observation.now_s)
     if not observation.latency_s:
         return None
     best, best_rps = _best(observation.latency_s, observation.settings.slo_s)
@@ -59,9 +59,9 @@ def overloaded(observation: Observation, planned: int, batch: int, memory: Memor
     backlog = max(0, observation.queued - max(1, len(observation.ready)) * max(batch, best))
     demand_rps = rate_rps + backlog / observation.settings.slo_s
     if demand_rps <= planned * each_rps:
-        return held if held is not None and held.count > planned else None
+        return previous if previous is not None and previous.count > planned else None
     most = whole(MOST_FACTOR * rate_rps / each_rps) + 1
-    count = max(planned + 1, min(most, whole(demand_rps / (BUSY * each_rps))), held.count if held is not None else 0)
+    count = max(planned + 1, min(most, whole(demand_rps / (BUSY * each_rps))), previous.count if previous is not None else 0)
     reason = f"overload: {rate_rps:.2f} rps and {backlog} more than fit, of {planned * each_rps:.2f} rps that {planned} carry"
     return Overload(count, max(batch, best), observation.now_s + HOLD_S, reason)
 

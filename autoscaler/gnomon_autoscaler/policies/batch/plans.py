@@ -144,7 +144,7 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     fitted = fit(sample_of_counts(counts, bin_s))
     # Requests are distributed at random, so that each queue's arrivals are a thinned process.
     one_queue = fitted.process.thinned(1.0 / task.queues)
-    choice, lost = _planned(one_queue, task)
+    choice, lost_text = _planned(one_queue, task)
     chosen, reference = choice.plan, Reference.of(fitted.process, RULE, counts, bin_s)
     instances = (chosen.instances or _slots(one_queue, chosen, task.max_per_queue)) * task.queues
     buffer, instances, validation = _validated(counts, bin_s, choice, instances, task)
@@ -153,7 +153,7 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
         if instances > task.max_instances and not chosen.instances
         else ""
     )
-    text = f"{_plan_text(choice, task.percent)}{validation}{bound}{lost}"
+    text = f"{_plan_text(choice, task.percent)}{validation}{bound}{lost_text}"
     each = f"; {one_queue.rate_rps:.2f} rps in each of {task.queues} queues" if task.queues > 1 else ""
     reason = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {text}"
     size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)

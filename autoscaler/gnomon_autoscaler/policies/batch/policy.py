@@ -118,7 +118,7 @@ class Counts:
 
 def counted(memory: Memory, observation: Observation, *, away: bool) -> Counts:
     """The remembered counts, followed by the history's counts since then, in whole seconds."""
-    history, before = observation.history, memory.get("counts")
+    history, remembered = observation.history, memory.get("counts")
     each = max(1, round(BIN_S / history.bin_s))
     until_s = timestamp_in(memory, "counted_at_s")
     bin_count = len(history.arrivals)
@@ -127,7 +127,7 @@ def counted(memory: Memory, observation: Observation, *, away: bool) -> Counts:
     incomplete = bin_count % each
     first, last = len(history.arrivals) - bin_count, len(history.arrivals) - incomplete
     new = tuple(round(sum(history.arrivals[begin : begin + each]), 3) for begin in range(first, last, each))
-    old = cast("tuple[float, ...]", before) if isinstance(before, tuple) else ()
+    old = cast("tuple[float, ...]", remembered) if isinstance(remembered, tuple) else ()
     bins = (old + new)[-round(observation.settings.plan_window_s / BIN_S) :]
     return Counts(bins, history.end_s - incomplete * history.bin_s, len(new))
 

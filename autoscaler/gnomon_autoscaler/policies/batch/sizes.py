@@ -71,17 +71,17 @@ def measured(observation: Observation) -> Mapping[int, tuple[float, ...]]:
 def towards_memory(count: int, memory_mb: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of this memory size."""
     of_size = [instance for instance in observation.live if mb_of(instance) == memory_mb]
-    others = sorted((instance for instance in observation.live if mb_of(instance) != memory_mb), key=victim_order)
+    other_sizes = sorted((instance for instance in observation.live if mb_of(instance) != memory_mb), key=victim_order)
     serving = sum(instance.state is InstanceState.READY for instance in of_size)
     missing = max(0, count - len(of_size))
     # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
-    ending = others[: max(0, len(others) - max(0, count - serving))]
+    ending = other_sizes[: max(0, len(other_sizes) - max(0, count - serving))]
     places = min(observation.settings.scale.max - len(observation.live) + len(ending), _places(observation))
-    if others and missing and not ending and places <= 0 and serving == len(of_size):
-        ending = others[:1]
+    if other_sizes and missing and not ending and places <= 0 and serving == len(of_size):
+        ending = other_sizes[:1]
     ending += sorted(of_size, key=victim_order)[: max(0, len(of_size) - count)]
     # Without others that could free capacity, request the missing ones anyway: the platform's refusal says why.
-    created = min(missing, max(0, places)) if others else missing
+    created = min(missing, max(0, places)) if other_sizes else missing
     create = CreateBody(observation.settings.cores, None, memory_mb)
     return (*(DestroyBody(instance.id) for instance in ending), *[create] * created)
 
@@ -150,21 +150,23 @@ def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
     if are_sold(observation):
         return towards_memory(count, own_mb(observation), observation)
     cores = observation.settings.cores
-    others = sorted((instance for instance in observation.live if instance.given_cores != cores), key=victim_order)
-    if not others:
+    other_sizes = sorted((instance for instance in observation.live if instance.given_cores != cores), key=victim_order)
+    if not other_sizes:
         return actions_towards(count, observation)
     of_size = [instance for instance in observation.live if instance.given_cores == cores]
     missing = max(0, count - len(of_size))
     if not missing:
         serving = sum(instance.cores == instance.given_cores == cores for instance in observation.ready)
         ending = (
-            [*others, *sorted(of_size, key=victim_order)[: len(of_size) - count]] if serving >= min(count, len(of_size)) else []
+            [*other_sizes, *sorted(of_size, key=victim_order)[: len(of_size) - count]]
+            if serving >= min(count, len(of_size))
+            else []
         )
         return tuple(DestroyBody(instance.id) for instance in ending)
     capacity = FreeCapacity(observation.nodes)
-    ready = [instance for instance in others if instance.state is InstanceState.READY]
+    ready = [instance for instance in other_sizes if instance.state is InstanceState.READY]
     resized = _resized(ready, missing, cores, capacity)
-    unchanged = [instance for instance in others if all(action.id != instance.id for action in resized)]
+    unchanged = [instance for instance in other_sizes if all(action.id != instance.id for action in resized)]
     created = creations(missing - len(resized), cores, observation, capacity) if not unchanged else ()
     if unchanged and len(resized) < missing:
         # No capacity is left: end some serving instances that will not be needed, to free it.
@@ -173,10 +175,10 @@ def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
     return (*resized, *created)
 
 
-def _resized(others: list[Instance], limit: int, cores: int, capacity: FreeCapacity) -> tuple[Resize, ...]:
+def _resized(other_sizes: list[Instance], limit: int, cores: int, capacity: FreeCapacity) -> tuple[Resize, ...]:
     """Resizes in place to `cores`, where the node has the cores; instances that shrink go first, to free cores for others."""
     resizes: list[Resize] = []
-    for instance in sorted(others, key=lambda instance: instance.given_cores < cores):
+    for instance in sorted(other_sizes, key=lambda instance: instance.given_cores < cores):
         additional_cores = cores - instance.given_cores
         if len(resizes) < limit and additional_cores <= capacity.cores(instance.node):
             capacity.take(instance.node, additional_cores)

@@ -343,8 +343,8 @@ def cheapest(
     Rules with Shadows are replayed where `help_` says what those add. It is called only if a floor of `least` is not enough.
     """
     replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)))
-    floor, lost = replays.least_floor(replays.none(), replays.most)
-    best = Rule(floor, 0.0, 0.0, lost, float(floor))
+    floor, lost_share = replays.least_floor(replays.none(), replays.most)
+    best = Rule(floor, 0.0, 0.0, lost_share, float(floor))
     if not reacts or best.floor <= least:
         return best
     replays = replace(replays, help=help_())
@@ -364,10 +364,10 @@ def cheapest(
                 continue
             if reaction.least_bodies >= best.bodies:
                 continue
-        floor, lost = replays.least_floor(reaction, top)
+        floor, lost_share = replays.least_floor(reaction, top)
         cost = replays.cost(reaction, floor)
-        if cost < best.bodies if enough and lost <= loss else lost < best.loss:
-            best = Rule(floor, reaction.factor, reaction.hold_s, lost, cost, reaction.shadows)
+        if cost < best.bodies if enough and lost_share <= loss else lost_share < best.loss:
+            best = Rule(floor, reaction.factor, reaction.hold_s, lost_share, cost, reaction.shadows)
     return best
 
 
@@ -462,17 +462,17 @@ class _Replays:
         mean = self.speed.bodies(self.recent.requests / max(self.recent.duration_s, 1e-9))
         # Most functions need the least Bodies: they are tried first unless the mean load calls for more.
         low, high = self.least, min(most, self.least if mean <= self.least else 2 * mean)
-        found = self.lost(reaction, high)
-        while found > self.loss and high < most:
+        lost_share = self.lost(reaction, high)
+        while lost_share > self.loss and high < most:
             low, high = high + 1, min(most, 2 * high)
-            found = self.lost(reaction, high)
-        if found > self.loss:
-            return high, found
+            lost_share = self.lost(reaction, high)
+        if lost_share > self.loss:
+            return high, lost_share
         while low < high:
             middle = (low + high) // 2
-            this = self.lost(reaction, middle)
-            if this <= self.loss:
-                high, found = middle, this
+            middle_lost = self.lost(reaction, middle)
+            if middle_lost <= self.loss:
+                high, lost_share = middle, middle_lost
             else:
                 low = middle + 1
-        return high, found
+        return high, lost_share

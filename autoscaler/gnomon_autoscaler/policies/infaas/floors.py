@@ -60,18 +60,18 @@ def _least_share(decide: Decide[StateT], observation: ApplicationObservation, st
     if wished[0].shortfall_rps <= 0.0 or all(demand.accuracy_floor is None for demand in observation.demands):
         return 0.0, *wished
     rounding_rps = NEGLIGIBLE * sum(demand.load_rps for demand in observation.demands)
-    least, most, found = 0.0, 1.0, decide(_at_floor(observation, 1.0), state)
-    shortfall_rps = found[0].shortfall_rps + rounding_rps
+    least, most, best = 0.0, 1.0, decide(_at_floor(observation, 1.0), state)
+    shortfall_rps = best[0].shortfall_rps + rounding_rps
     if shortfall_rps >= wished[0].shortfall_rps:
         return 0.0, *wished
     for _ in range(HALVINGS):
         share = (least + most) / 2.0
         tried = decide(_at_floor(observation, share), state)
         if tried[0].shortfall_rps <= shortfall_rps:
-            most, found = share, tried
+            most, best = share, tried
         else:
             least = share
-    return most, *found
+    return most, *best
 
 
 def _at_floor(observation: ApplicationObservation, share: float) -> ApplicationObservation:

@@ -234,12 +234,12 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
     variants = [member.variant for member in problem.members]
     running = [member for member in problem.accepted[demand] if instances[member]]
     alone = [member for member in running if problem.serves[member] == [demand]]
-    others = problem.accepted[demand]
+    candidates = problem.accepted[demand]
     if running and (missing := problem.unmet_rps(instances)[demand]) > 0.0:
         for member in running:
             yield _with(instances, {member: instances[member] + _whole(missing, problem.rates_rps[demand][member])})
-        others = [
-            candidate for candidate in others if any(_upgrades(variants[candidate], variants[present]) for present in running)
+        candidates = [
+            candidate for candidate in candidates if any(_upgrades(variants[candidate], variants[present]) for present in running)
         ]
     elif running:
         yield instances
@@ -247,13 +247,15 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
             fewer = _with(instances, {member: instances[member] - 1})
             if sum(problem.unmet_rps(fewer)) <= sum(problem.unmet_rps(instances)):
                 yield fewer
-        others = [
-            candidate for candidate in others if any(_downgrades(variants[candidate], variants[present]) for present in running)
+        candidates = [
+            candidate
+            for candidate in candidates
+            if any(_downgrades(variants[candidate], variants[present]) for present in running)
         ]
     # Only instances that no other demand uses can be replaced.
     without = _with(instances, dict.fromkeys(alone, 0))
     load = problem.unmet_rps(without)[demand]
-    for member in others:  # the whole load by one kind of variant
+    for member in candidates:  # the whole load by one kind of variant
         yield _with(without, {member: without[member] + _whole(load, problem.rates_rps[demand][member])})
 
 

@@ -165,24 +165,24 @@ def _parameter(argument: Any) -> Parameter:
 
 def _check_operation(index: int, operation: Operation, operator: Operator) -> CheckedOperation:
     positional, by_name = operator.positional, operator.by_name
-    where = f"Operation {index}, {operation.op},"
+    label = f"Operation {index}, {operation.op},"
     if len(operation.args) > len(positional):
-        raise invalid_program(f"{where} has {len(operation.args)} arguments; it takes {len(positional)}.")
+        raise invalid_program(f"{label} has {len(operation.args)} arguments; it takes {len(positional)}.")
     arguments: dict[str, Argument] = {argument.name: value for argument, value in zip(positional, operation.args, strict=False)}
     for name, value in operation.kwargs.items():
         if name not in by_name or name in arguments:
-            raise invalid_program(f"{where} has no argument {name!r}, or has it twice.")
+            raise invalid_program(f"{label} has no argument {name!r}, or has it twice.")
         arguments[name] = value
     for name, value in arguments.items():
         if not _fits(value, by_name[name].kind):
-            raise invalid_program(f"{where} needs {by_name[name].kind} as {name}, not {str(value)[:100]}.")
+            raise invalid_program(f"{label} needs {by_name[name].kind} as {name}, not {str(value)[:100]}.")
         if by_name[name].kwarg_only and (any(values_in((value,))) or isinstance(value, BatchSize)):
-            raise invalid_program(f"{where} has {name} that is not a constant.")
+            raise invalid_program(f"{label} has {name} that is not a constant.")
     missing = [parameter.name for parameter in by_name.values() if parameter.name not in arguments and not parameter.optional]
     if missing:
-        raise invalid_program(f"{where} lacks {', '.join(missing)}.")
+        raise invalid_program(f"{label} lacks {', '.join(missing)}.")
     if not operator.listed and len(operation.results) != operator.returns:
-        raise invalid_program(f"{where} names {len(operation.results)} results; it makes {operator.returns}.")
+        raise invalid_program(f"{label} names {len(operation.results)} results; it makes {operator.returns}.")
     many = operator.returns > 1 or operator.listed
     keywords = {name: arguments[name] for name, parameter in by_name.items() if parameter.kwarg_only and name in arguments}
     return CheckedOperation(operation, operator.overload, _in_order(positional, arguments), keywords, many)

@@ -65,7 +65,7 @@ def _network() -> tuple[Program, Layers]:
     operations: list[Operation] = []
     weights: dict[str, Weight] = {}
     blocks: list[Block] = []
-    before = "x"
+    previous = "x"
     for index in range(DEPTH):
         kernel, scale, shift, mean, variance = (f"{name}{index}" for name in ("kernel", "scale", "shift", "mean", "variance"))
         weights |= {kernel: Weight("FP32", (CHANNELS, CHANNELS, 3, 3))}
@@ -73,17 +73,17 @@ def _network() -> tuple[Program, Layers]:
         begin, three = len(operations), (f"a{index}", f"b{index}", f"c{index}")
         tensors = tuple(Value(name) for name in (three[0], scale, shift, mean, variance))
         operations += [
-            Operation(_CONVOLUTION, (Value(before), Value(kernel), None, (1, 1), (1, 1), (1, 1), 1), (three[0],)),
+            Operation(_CONVOLUTION, (Value(previous), Value(kernel), None, (1, 1), (1, 1), (1, 1), 1), (three[0],)),
             Operation(_NORM, (*tensors, 0.1, 1e-5), (three[1], None, None)),
-            Operation(_ADD, (Value(three[1]), Value(before)), (three[2],)),
+            Operation(_ADD, (Value(three[1]), Value(previous)), (three[2],)),
             Operation(_RELU, (Value(three[2]),), (f"d{index}",)),
             Operation(_POOL, (Value(f"d{index}"), (3, 3), (1, 1), (1, 1)), (f"e{index}",)),
         ]
-        blocks.append(Block(f"{index}", begin, len(operations), (before,), (f"e{index}",), (), 0, 0, splittable=True))
-        before = f"e{index}"
+        blocks.append(Block(f"{index}", begin, len(operations), (previous,), (f"e{index}",), (), 0, 0, splittable=True))
+        previous = f"e{index}"
     value_bytes = dict.fromkeys(("x", *(block.makes[0] for block in blocks)), 4 * CHANNELS * SIZE * SIZE)
     spec = (CHANNELS, SIZE, SIZE)
     signature = ModelSignature("rehearsal", "1", (TensorSpec("x", "FP32", spec),), (TensorSpec("y", "FP32", spec),))
     schemas = schema_sha256(operator_of(name).schema for name in (_CONVOLUTION, _NORM, _RELU, _ADD, _POOL))
-    program = Program(torch.__version__, schemas, signature, ("x",), (before,), weights, tuple(operations))
-    return program, Layers("", (before,), tuple(blocks), value_bytes)
+    program = Program(torch.__version__, schemas, signature, ("x",), (previous,), weights, tuple(operations))
+    return program, Layers("", (previous,), tuple(blocks), value_bytes)

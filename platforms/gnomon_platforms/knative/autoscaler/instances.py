@@ -126,21 +126,25 @@ class Bodies:
         """Match instances with the present pods. Returns the instances that lost their pod, and those that got another."""
         living = {pod.uid: pod for pod in pods if not pod.ending}
         previous_uids = {id_: pod.uid for id_, pod in self._pods.items()}
-        now = {id_: living[uid] for id_, uid in previous_uids.items() if uid in living and living[uid].ready}
-        matched_uids = {pod.uid for pod in now.values()}
+        matched = {id_: living[uid] for id_, uid in previous_uids.items() if uid in living and living[uid].ready}
+        matched_uids = {pod.uid for pod in matched.values()}
         free = sorted((pod for uid, pod in living.items() if uid not in matched_uids), key=_quality)
         for id_ in self._requested:
-            if id_ in now or not free:
+            if id_ in matched or not free:
                 continue
             previous = next((pod for pod in free if pod.uid == previous_uids.get(id_)), None)
             chosen = free[0] if previous is None or free[0].ready else previous
             free.remove(chosen)
-            now[id_] = chosen
+            matched[id_] = chosen
         self._free = free
-        self._pods = now
-        self._youngest_at = max((pod.created_at for pod in now.values()), default=0.0)
-        changed = {id_ for id_ in previous_uids.keys() | now.keys() if id_ not in now or now[id_].uid != previous_uids.get(id_)}
-        return changed & previous_uids.keys(), changed & now.keys()
+        self._pods = matched
+        self._youngest_at = max((pod.created_at for pod in matched.values()), default=0.0)
+        changed = {
+            id_
+            for id_ in previous_uids.keys() | matched.keys()
+            if id_ not in matched or matched[id_].uid != previous_uids.get(id_)
+        }
+        return changed & previous_uids.keys(), changed & matched.keys()
 
     def pod_of(self, instance_id: str) -> RevisionPod | None:
         return self._pods.get(instance_id)

@@ -87,7 +87,7 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
     conditions = {condition.get("type"): condition.get("status") == "True" for condition in status.get("conditions") or ()}
     container = _named(spec.get("containers") or (), name)
     of_container = _named(status.get("containerStatuses") or (), name)
-    wanted = container.get("resources") or {}
+    resources = container.get("resources") or {}
     return PodFacts(
         name=metadata["name"],
         namespace=metadata.get("namespace", ""),
@@ -104,9 +104,9 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         ending="deletionTimestamp" in metadata,
         deletion_cost=whole(annotations.get(DELETION_COST)),
         instance=annotations.get(INSTANCE_ANNOTATION),
-        cores=cores_of(wanted),
+        cores=cores_of(resources),
         effective_cores=cores_of(of_container.get("resources") or {}),
-        memory_bytes=memory_of(wanted),
+        memory_bytes=memory_of(resources),
         restarts=whole(of_container.get("restartCount")),
         trouble=_trouble(status, of_container),
     )

@@ -99,7 +99,7 @@ class Environments:
 
     async def _build(self, work: Path, requirements: Requirements, log: Log) -> None:
         await requirements.check_hosts()
-        wanted = self._make_work(work, requirements)
+        requirements_file = self._make_work(work, requirements)
         tool, base = _uv(), _base_python()
         readable = (tool, Path(sys.base_prefix), base)
         make = [str(tool), "venv", "--relocatable", "--no-project", "--quiet", "--python", str(base), str(work / "environment")]
@@ -108,19 +108,19 @@ class Environments:
             return
         log(f"Installing {len(requirements.lines)} requirement(s) into environment {requirements.environment_id[:12]}.")
         install = [str(tool), "pip", "install", "--compile-bytecode", "--python", str(work / "environment")]
-        await self._runner.run([*install, "--requirements", str(wanted)], work, readable, log, requirements.text)
+        await self._runner.run([*install, "--requirements", str(requirements_file)], work, readable, log, requirements.text)
 
     def _make_work(self, work: Path, requirements: Requirements) -> Path:
         """The build user's folder, with the file of the requirements."""
-        wanted = work / "requirements.txt"
+        requirements_file = work / "requirements.txt"
         folders = (work, work / "home", work / "tmp", work / "cache")
         for folder in folders:
             folder.mkdir(mode=0o700)
-        wanted.write_text(requirements.text)
+        requirements_file.write_text(requirements.text)
         if self._runner.uid is not None:
-            for path in (*folders, wanted):
+            for path in (*folders, requirements_file):
                 os.chown(path, self._runner.uid, self._runner.uid)
-        return wanted
+        return requirements_file
 
     def _keep(self, built: Path, requirements: Requirements) -> None:
         """Move an environment into place; the description comes last and makes it findable."""
