@@ -359,12 +359,12 @@ def register_model(
     validation: tuple[Inputs, Sequence[int]] | None = None,
     wait: bool = True,
 ) -> ModelInfo:
-    """See `Client.register_model`; of the gateway that OPENFAAS_URL names."""
+    """Register a model at the gateway that OPENFAAS_URL names, as `Client.register_model` does."""
     return _default().register_model(model, app=app, accuracy=accuracy, validation=validation, wait=wait)
 
 
 def model_info(app: str) -> ApplicationInfo:
-    """See `Client.model_info`; of the gateway that OPENFAAS_URL names."""
+    """Return an application's models from the gateway that OPENFAAS_URL names, as `Client.model_info` does."""
     return _default().model_info(app)
 
 
@@ -380,7 +380,7 @@ def inference_query(
     variant: str | None = None,
     nearest: bool = False,
 ) -> Answer:
-    """See `Client.inference_query`; of the gateway that OPENFAAS_URL names."""
+    """Query the gateway that OPENFAAS_URL names, as `Client.inference_query` does."""
     return _default().inference_query(
         inputs,
         app=app,

@@ -64,7 +64,7 @@ class Batch:
     parts: list[Frame] = field(default_factory=list)
 
     def take(self, part: Frame) -> bool:
-        """Take a frame of the answer; whether the answer is complete, with its `result`, or None for a stream that broke off.
+        """Take a frame of the answer. Returns whether it is complete, with its `result`, or None for a stream that broke off.
 
         Raises:
             WireError: the frame does not answer this batch.
@@ -97,7 +97,7 @@ class Batch:
 
 
 class Channel(ABC):
-    """See `gnomon_core.interfaces.BatchChannel`. `on_lost` gets why the channel has ended, once; not if its owner closed it."""
+    """A `BatchChannel` (`gnomon_core.interfaces`). `on_lost` gets the reason for its end, once; not if its owner closed it."""
 
     def __init__(self, on_lost: Callable[[str], None], *, concurrency: int = 1, state: State = State.READY) -> None:
         self.unread = False

@@ -151,7 +151,7 @@ class _Writer:
         self.modules: list[str] = []
         """The path of the module that each operation comes from, "" where torch.export did not keep it."""
         self._values: dict[str, str] = {}
-        """From a node's name to the value's: the same but for tied weights and parts of several results."""
+        """The value's name by its node's: the same but for tied weights and parts of several results."""
         self._node_names = frozenset(node.name for node in exported.graph.nodes)
         self._inputs: list[Any] = []
         self._operations: list[Operation] = []

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Step: TypeAlias = Callable[[Tensor, Sequence[Tensor], Tensor, Tensor | None], tuple[Tensor, ...]]
-"""From the product with the input, the state, W_hh and b_hh: the next state, whose first tensor is the output."""
+"""Returns the next state, whose first tensor is the output, from the product with the input, the state, W_hh and b_hh."""
 
 
 def _lstm_step(gates_input: Tensor, state: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:

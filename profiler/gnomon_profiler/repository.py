@@ -192,7 +192,7 @@ def _digest(content: Content) -> str:
 
 
 def sorted_versions(versions: Iterable[str]) -> list[str]:
-    """Oldest first. Numbers compare as numbers: 10 is newer than 9, 1.10 than 1.9."""
+    """The versions, oldest first. Numbers compare as numbers: 10 is newer than 9, 1.10 than 1.9."""
     return sorted(versions, key=_version_key)
 
 
@@ -431,7 +431,7 @@ class DirectoryRepository(BaseRepository):
         return not [digest for digest in manifest.sha256.values() if not self._folder.is_whole(digest, afresh=True)]
 
     def _versions(self, name: str) -> _Names:
-        """Oldest first. A directory without a manifest is a version whose writer was killed."""
+        """The versions, oldest first. A directory without a manifest is a version whose writer was killed."""
         return sorted_versions(version for version in _names(self._models / name) if self._path(name, version).exists())
 
     def _path(self, name: str, version: str) -> Path:

@@ -54,7 +54,7 @@ class WeightFile:
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if name in names}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Each tensor by the name it is kept under."""
+        """The tensors by name."""
         return dict(self._tensors)
 
     def described(self) -> dict[str, Weight]:

@@ -272,7 +272,7 @@ class _Table:
         return values
 
     def sums(self, columns: Sequence[int]) -> tuple[float, ...]:
-        """Each of these columns, added up over the rows."""
+        """The sum of each of these columns over the rows."""
         sums = [0.0] * len(columns)
         for row in self.each(lambda row: [float(row[column]) for column in columns]):
             sums = [total + count for total, count in zip(sums, row, strict=True)]

@@ -624,7 +624,7 @@ class Dispatcher:
         return False
 
     def _retry(self, request: Request, now_s: float) -> bool:
-        """Queue the request for a batch of its own, if it is idempotent and was not retried yet; whether it was queued."""
+        """Queue the request for a batch of its own, if it is idempotent and was not retried yet. Returns whether it was."""
         batch = request.batch
         # The client of a stream has a part of the answer already; a second execution may give another.
         if batch is None or batch.streamed or not request.replay_safe or request.retried or now_s >= request.deadline_s:

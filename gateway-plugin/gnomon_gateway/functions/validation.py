@@ -110,7 +110,7 @@ class Checks:
         return platform.revision(spec), platform.signature(spec), platform.profile(spec), engine
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
-        """See `scheduler_of`."""
+        """The scheduling policy that these settings name, as `scheduler_of` makes it."""
         return scheduler_of(settings, self._scaling, self._schedulers)
 
     async def _secrets(self, spec: FunctionSpec, *, lenient: bool) -> dict[str, bytes]:

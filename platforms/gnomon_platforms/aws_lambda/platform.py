@@ -53,10 +53,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class LambdaPlatform:
-    """See `gnomon_core.interfaces.Platform`.
+    """The `Platform` (`gnomon_core.interfaces`) of functions on AWS Lambda.
 
-    `profiles` is the folder with what was measured on Lambda, `rng` draws the pauses between attempts, `on_report` gets what
-    each Invoke took.
+    `profiles` is the folder of the profiles measured on Lambda, `rng` draws the pauses between attempts, `on_report` gets the
+    report of each Invoke.
     """
 
     name = "lambda"

@@ -30,7 +30,7 @@ _ENDED = ("Succeeded", "Failed")
 
 
 class ConfigMapBoard:
-    """See `gnomon_core.ownership.OwnershipBoard`.
+    """The `OwnershipBoard` (`gnomon_core.ownership`) in a ConfigMap.
 
     `pods` is the label selector of the gateway's pods in `namespace`. `writer` reads, and publishes while this process leads: its
     fence is the leader's tenure.

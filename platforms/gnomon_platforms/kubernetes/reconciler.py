@@ -118,7 +118,7 @@ class Reconciler(ABC, Generic[StepT]):
         return self._wait_s(plan)
 
     async def _take(self, step: StepT) -> bool:
-        """Take one step; whether it succeeded. No failure keeps the other steps of the plan from being taken."""
+        """Take one step. Returns whether it succeeded. No failure keeps the other steps of the plan from being taken."""
         try:
             await self.execute(step)
         except GnomonError as error:

@@ -158,7 +158,7 @@ class UnixChannel(Channel):
             self._loop.remove_writer(self._fd)
 
     def _readable(self) -> bool:
-        """Take what has come; whether there may be more."""
+        """Read received data. Returns whether there may be more."""
         if self.closed:
             return False
         buffer = _READ_BUFFER.view

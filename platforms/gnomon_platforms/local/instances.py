@@ -299,7 +299,7 @@ class LogPipe:
         self._end()
 
     def _readable(self) -> bool:
-        """Take one portion; whether there may be more."""
+        """Read one portion. Returns whether there may be more."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:

@@ -168,15 +168,15 @@ class LocalNode:
         )
 
     def lend(self, instance_id: str, cores: int) -> int:
-        """See `gnomon_core.interfaces.CoreLender`."""
+        """Lend up to so many cores for the instance's next batch. Returns how many it has."""
         return self._arbiter.lend(instance_id, cores)
 
     def give_back(self, instance_id: str) -> None:
-        """See `gnomon_core.interfaces.CoreLender`."""
+        """Take back the cores that the instance's last batch borrowed. Unknown ids are ignored."""
         self._arbiter.give_back(instance_id)
 
     def share(self, instance_id: str) -> int:
-        """See `gnomon_core.interfaces.CoreLender`."""
+        """The most cores that a batch of this instance may have now; 0 where it does not borrow."""
         return self._arbiter.share(instance_id)
 
     def check_name(self, name: str | None) -> None:

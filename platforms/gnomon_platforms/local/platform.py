@@ -48,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class LocalPlatform:
-    """See `gnomon_core.interfaces.Platform`.
+    """The `Platform` (`gnomon_core.interfaces`) of processes on this machine.
 
     `cores` is what the node gives away; more than the machine has shares its CPUs, and `reserved_cores` of them are held for
     Shadows. Without `preload_torch`, the zygote with torch starts when the first model is prepared, and with it the `pool`: that

@@ -81,7 +81,7 @@ class OpenFaasOptions:
 
 
 class ObservedCluster:
-    """See above. `conflicts_changed` is called with a function that another autoscaler has begun or ceased to scale."""
+    """The cluster. `conflicts_changed` is called with a function that another autoscaler has begun or ceased to scale."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class OpenFaasPlatform:
-    """See `gnomon_core.interfaces.Platform`.
+    """The `Platform` (`gnomon_core.interfaces`) of pods behind OpenFaaS's routes.
 
     `fence` is called right before each write, `epoch` is the leader's; `rng` draws jitter. With `following` another process
     leads, until `lead` is called.
@@ -314,11 +314,11 @@ class OpenFaasPlatform:
         return self._cluster.conflicts.scaling_conflict(parse_key(function))
 
     def watch_restarts(self, requested: Callable[[FunctionKey, int], None]) -> None:
-        """See `gnomon_core.interfaces.Restartable`: `kubectl rollout restart`."""
+        """Have `requested` called with the function and its version after a `kubectl rollout restart`."""
         self._restarts = requested
 
     def trouble(self, function: str) -> str:
-        """See `gnomon_core.interfaces.Explains`: what Kubernetes says of pods that do not start, or are not created.
+        """The reason that Kubernetes gives for pods that do not start, or are not created; "" if there are none.
 
         Examples are ErrImagePull, no room (`Unschedulable`), and a quota (`FailedCreate`).
         """
@@ -335,7 +335,7 @@ class OpenFaasPlatform:
         return "" if deployed is None else deployed.failure
 
     def warn(self, function: str, reason: str, text: str) -> None:
-        """See `gnomon_core.interfaces.Warns`: an Event on the Deployment, created again when the cluster has expired it."""
+        """Create an Event on the Deployment, and again when the cluster has expired it."""
         self._cluster.warn(parse_key(function), reason, text)
 
     def usage(self, function: str) -> Usage:
@@ -435,7 +435,7 @@ class OpenFaasPlatform:
 
 
 class PodBodies:
-    """See `gnomon_platforms.nodes.node_shadow.Bodies`. `records` are the instances that have not ended."""
+    """The `node_shadow.Bodies` of the functions' pods. `records` are the instances that have not ended."""
 
     def __init__(self, records: Mapping[str, InstanceRecord], listener: PlatformListener) -> None:
         self._records, self._listener = records, listener

@@ -140,7 +140,7 @@ class StoredFunctions:
         await self._until_seen(spec.key, written)
 
     async def delete(self, key: FunctionKey) -> bool:
-        """Mark a function as removed, so that it is no longer listed; whether it was listed.
+        """Mark a function as removed, so that it is no longer listed. Returns whether it was listed.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -324,7 +324,7 @@ class StoredNamespaces:
         await self._until(lambda: self._held.get(stored.name) == stored)
 
     async def delete(self, name: str) -> bool:
-        """Take the mark away; whether it was there.
+        """Remove the mark. Returns whether it was there.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -441,7 +441,7 @@ class StoredSecrets:
         return None if found is None or _is_private(found) else _value(found, key.name)
 
     async def delete(self, key: FunctionKey) -> bool:
-        """Remove a secret; whether it was there.
+        """Remove a secret. Returns whether it was there.
 
         Raises:
             GnomonError: 409 `foreign_secret`; what the API server refuses.
@@ -502,7 +502,7 @@ def _require_our_secret(current: Document, key: FunctionKey) -> None:
 
 
 class KubernetesStore:
-    """See `gnomon_core.interfaces.FunctionStore`.
+    """The `FunctionStore` (`gnomon_core.interfaces`) in the cluster's objects.
 
     `namespace` None serves every namespace that is marked. `fence` is called right before each write; `rng` draws pauses.
     """

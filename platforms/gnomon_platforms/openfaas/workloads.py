@@ -448,7 +448,7 @@ class Workload(Reconciler[Step]):
         return now_s - self._without_room_since_s >= self._cluster.options.room_timeout_s
 
     async def execute(self, step: Step) -> None:
-        """See `Reconciler`. Permanent errors end the instances that cannot start, or the resize."""
+        """Handle a failed step. Permanent errors end the instances that cannot start, or the resize."""
         try:
             await self._write(step)
         except GnomonError as error:

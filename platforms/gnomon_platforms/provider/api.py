@@ -233,7 +233,7 @@ def _log_parameters(query: LogQuery, *, follow: bool) -> dict[str, str]:
 
 
 DEFAULT_IN_FLIGHT = 4
-"""As many threads as the server in OpenFaaS's Python templates has."""
+"""Requests in flight per replica: the threads of the server in OpenFaaS's Python templates."""
 POLL_S = 2.0
 START_TIMEOUT_S = 300.0
 

@@ -254,7 +254,7 @@ FUNCTIONS, SECRETS, NAMESPACES = "/system/functions", "/system/secrets", "/syste
 
 
 class ProviderStore:
-    """See `gnomon_core.interfaces.FunctionStore`."""
+    """The `FunctionStore` (`gnomon_core.interfaces`) of a foreign provider's functions."""
 
     def __init__(self, api: ProviderApi, catalog: Catalog) -> None:
         self._api, self._catalog = api, catalog

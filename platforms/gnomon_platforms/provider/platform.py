@@ -35,7 +35,7 @@ _LOG = logging.getLogger("gnomon.provider")
 
 
 class ProviderPlatform:
-    """See `gnomon_core.interfaces.Platform`. `rng` draws the pauses between attempts."""
+    """The `Platform` (`gnomon_core.interfaces`) of slots at a foreign provider. `rng` draws the pauses between attempts."""
 
     name = "provider"
     capabilities = Capabilities(place=True, size=False, victim=True, resize=False, pair=False)

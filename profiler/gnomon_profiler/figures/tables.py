@@ -23,7 +23,7 @@ BASE_BATCH = 2
 DOUBLED = 4
 LARGER_BATCHES = (3, 4, 5)
 WEIGHT_MODE = "private"
-"""As in the paper: each instance loads its own."""
+"""The weight mode of the paper: each instance loads its own weights."""
 
 
 @dataclass(frozen=True, slots=True)

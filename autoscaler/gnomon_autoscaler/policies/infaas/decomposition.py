@@ -92,7 +92,7 @@ class _Columns:
         return best, bound
 
     def add(self, prices: Vector, distance: float, most: int) -> bool:
-        """Add the mixes near each demand's cheapest at these prices; whether each demand has one."""
+        """Add the mixes near each demand's cheapest at these prices. Returns whether each demand has one."""
         by_kind = {kind: price / self._problem.capacity[kind] for kind, price in zip(self._kinds, prices.tolist(), strict=True)}
         self._bound = -float(prices.sum())
         for block, (demand, accepted) in enumerate(zip(self._demands, self._accepted, strict=True)):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class KnativeAutoscaler:
-    """See `gnomon_core.scaling.ScaledFleet`. `fence` is called right before each write; `wall_s` are seconds since 1970."""
+    """The `ScaledFleet` of our class's Revisions. `fence` is called before each write; `wall_s` gives seconds since 1970."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class KnativeAutoscaler:
         self._cluster.scraper.follow(key)
 
     def _forget(self, key: FunctionKey) -> bool:
-        """Stop scaling a Revision; whether it was scaled."""
+        """Stop scaling a Revision. Returns whether it was scaled."""
         assert self._policies is not None
         assert self._cluster.scraper is not None
         revision = self._scaled.pop(key, None)
@@ -277,7 +277,7 @@ def _key(change: Change[Any]) -> FunctionKey:
 
 
 class RevisionBodies:
-    """See `gnomon_platforms.nodes.node_shadow.Bodies`. `poke` is called with the Revision whose Body's Shadows have changed."""
+    """The `node_shadow.Bodies` of all Revisions. `poke` is called with the Revision whose Body's Shadows have changed."""
 
     def __init__(self, scaled: Mapping[FunctionKey, ScaledRevision], poke: Callable[[str], None]) -> None:
         self._scaled, self._poke = scaled, poke

@@ -314,7 +314,7 @@ class RevisionLoad:
         self._arrivals += requests
 
     def waits(self, now_s: float, requests: float) -> bool:
-        """Set the number of waiting requests; whether it has become positive."""
+        """Set the number of waiting requests. Returns whether it has become positive."""
         first = requests > 0.0 >= self._waiting
         self._waiting_s += self._waiting * min(LONGEST_GAP_S, max(0.0, now_s - self._waiting_at_s))
         self._waiting_at_s = now_s

@@ -184,7 +184,7 @@ class ScaledRevision(Reconciler[Step]):
     # Observe and plan
 
     def plan(self) -> Plan[Step]:
-        """See `Reconciler`."""
+        """Return the steps by which the Revision's objects approach the desired state."""
         pa = self._cluster.pa(self.key)
         if pa is None or pa.ending:
             return Plan()
@@ -317,7 +317,7 @@ class ScaledRevision(Reconciler[Step]):
     # Execute
 
     async def execute(self, step: Step) -> None:
-        """See `Reconciler`."""
+        """Write one step to the cluster."""
         writer = self._cluster.writer
         match step:
             case SetService():
@@ -334,7 +334,7 @@ class ScaledRevision(Reconciler[Step]):
                 await self._cluster.public.execute(step)
 
     def step_failed(self, step: Step, error: GnomonError) -> None:
-        """See `Reconciler`. A pod whose resize is refused keeps its cores, and the policy is notified."""
+        """Handle a failed step. A pod whose resize is refused keeps its cores, and the policy is notified."""
         if isinstance(step, ResizePod):
             self.instances.resize_refused(step, error)
 

@@ -172,7 +172,7 @@ class RevisionShadows:
 
 
 class _Listener:
-    """See `gnomon_core.interfaces.PlatformListener`: each change triggers a decision of the policy loop."""
+    """The `PlatformListener` of Shadows: each change triggers a decision of the policy loop."""
 
     def __init__(self, poke: Callable[[str], None]) -> None:
         self._poke = poke

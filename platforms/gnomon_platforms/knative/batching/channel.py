@@ -46,7 +46,7 @@ _LOG = logging.getLogger("gnomon.knative")
 
 
 class PodChannel(ProviderChannel):
-    """See `gnomon_core.interfaces.BatchChannel`. `on_shadows` gets the Shadows of an answer before its delivery."""
+    """The `BatchChannel` to a Revision's pod. `on_shadows` gets the Shadows of an answer before its delivery."""
 
     keeps_host = True
     believes_marks = False

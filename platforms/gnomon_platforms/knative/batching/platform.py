@@ -128,7 +128,7 @@ GONE = "its pod has gone"
 
 
 class RevisionPlatform:
-    """See `gnomon_core.interfaces.Platform` and `gnomon_core.interfaces.PersistentPlatform`.
+    """The `PersistentPlatform` (`gnomon_core.interfaces`) of slots in the pods of Revisions.
 
     `models` are those that Revisions may name, None if none are configured; `rng` draws the jitter of back-off.
     """

@@ -244,7 +244,7 @@ VERSION = 1
 
 
 class RevisionStore:
-    """See `gnomon_core.interfaces.FunctionStore`. `namespace` None looks at all; `check` is `RevisionReader`'s."""
+    """The `FunctionStore` of Revisions that the gateway buffers. `namespace` None means all; `check` is `RevisionReader`'s."""
 
     def __init__(self, api: Api, namespace: str | None, check: Callable[[Settings], object]) -> None:
         self._informer: Informer[RevisionFacts] = Informer(api, Source(REVISIONS, namespace), RevisionReader(check))
