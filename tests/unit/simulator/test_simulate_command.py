@@ -117,7 +117,7 @@ def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
 
 def test_a_serial_fraction_is_of_a_profile_alone() -> None:
     options = SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, serial_fraction=0.05)
-    with refused(code="bad_profile", match="A time per request"):
+    with refused(code="bad_profile", match="a time per request"):
         simulate(options, begun=lambda: pytest.fail("what is refused has not begun"))
     calls: list[str] = []
     simulate(replace(options, serial_fraction=None), io.StringIO(), begun=lambda: calls.append("begun"))
