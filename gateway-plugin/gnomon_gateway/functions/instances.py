@@ -545,7 +545,7 @@ class Instances(InstanceOwner):
         deployed = self._owners.get(instance_id)
         if deployed is not None:
             deployed.draining.add(instance_id)
-            self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
+            self._log_stop(deployed, instance_id, reason)
         if not self._other_replicas.leads:
             self._other_replicas.lose(instance_id, LostInstance(reason))
         self._begin(self._platform.destroy(instance_id))
@@ -553,17 +553,35 @@ class Instances(InstanceOwner):
     def lost_at_replica(self, instance_id: str, lost: LostInstance) -> None:
         """Replace an instance to which another replica has lost its connection."""
         deployed = self._owners.get(instance_id)
-        if deployed is not None and instance_id not in deployed.draining:
-            if lost.served:
-                self._scaling.served(deployed.name)
-            self.instance_frozen(instance_id, lost.reason)
+        if deployed is None or instance_id in deployed.draining:
+            return
+        if not self._other_replicas.leads:
+            # This process is about to lead (`lead`), or another one leads by now and asks for this report.
+            self._other_replicas.lose(instance_id, lost)
+            return
+        if lost.served:
+            self._scaling.served(deployed.name)
+        self._log_stop(deployed, instance_id, lost.reason)
+        # The instance may be well, and its connections to this process too: they answer what is in flight.
+        self.stop(deployed, instance_id)
+
+    def lead(self) -> None:
+        """Replace the instances that were lost, here or at other replicas, while no process led."""
+        lost = dict(self._other_replicas.lost)
+        self._other_replicas.lost.clear()
+        for instance_id, instance in lost.items():
+            deployed = self._owners.get(instance_id)
+            if deployed is not None and instance_id in deployed.draining:
+                self._begin(self._platform.destroy(instance_id))  # it froze here
+            else:
+                self.lost_at_replica(instance_id, instance)
 
     # PlatformListener
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         deployed = self._owners.get(instance.id)
-        # A follower learns of an instance only when the platform reports it: the leader has created it.
-        if deployed is None and instance.function in self._deployed and not self._other_replicas.leads:
+        # Created by the leader, or by the previous one where this process has begun to lead and not taken the function over yet.
+        if deployed is None and instance.function in self._deployed:
             deployed = self._owners[instance.id] = self._deployed[instance.function]
         if deployed is None or instance.id in deployed.draining:
             self._begin(self._platform.destroy(instance.id))
@@ -593,9 +611,11 @@ class Instances(InstanceOwner):
         # An instance that was stopped while it started has not failed.
         failed = not deployed.runtime.has_been_ready(instance_id) and instance_id not in deployed.draining
         served = deployed.runtime.forget(instance_id)
-        # The leader counts failed starts and replaces instances, so it must learn of an instance that this replica has lost.
         if not self._other_replicas.leads:
-            self._other_replicas.lose(instance_id, LostInstance(reason, served))
+            # The leader counts failed starts and replaces instances, so it must learn of an instance that this replica has lost;
+            # but not of those that it leaves when it stops: they run on.
+            if self._is_deployed(deployed):
+                self._other_replicas.lose(instance_id, LostInstance(reason, served))
         elif instance_id not in deployed.draining:
             if served:
                 self._scaling.served(deployed.name)
@@ -646,6 +666,9 @@ class Instances(InstanceOwner):
         if not leave:
             await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
         deployed.runtime.close()
+
+    def _log_stop(self, deployed: Deployed, instance_id: str, reason: str) -> None:
+        self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
 
     def _report_starting(self, deployed: Deployed) -> None:
         bodies = (instance for instance in self._platform.instances(deployed.name) if instance.kind is InstanceKind.BODY)

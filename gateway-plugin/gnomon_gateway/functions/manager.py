@@ -115,6 +115,7 @@ class Manager:
             self._shadow_notice.report(deployed.spec)
             await self.instances.take_over(deployed)
             self._scaling.redeployed(deployed.name)
+        self.instances.lead()
 
     async def stop(self) -> None:
         """Answer every admitted request, then stop all instances, except those that outlive the gateway."""

@@ -22,7 +22,7 @@ from gnomon_core.ownership import OwnershipMap
 from gnomon_platforms.kubernetes.ownership import KEY, NAME
 from tests.cluster.client import Cluster
 from tests.integration.ownership.callers import FUNCTIONS, HANDLER, Balanced
-from tests.kubernetes.openfaas.conftest import controlled, kubelet
+from tests.kubernetes.openfaas.conftest import NAMESPACE, controlled, kubelet
 from tests.kubernetes.openfaas.gateways import Gateway
 from tests.kubernetes.openfaas.kubelet import Kubelet
 from tests.waiting import until
@@ -90,6 +90,11 @@ class Gateways(Balanced):
     def members(self) -> set[str]:
         found = self.map()
         return set() if found is None else {member.id.rpartition("_")[0] for member in found.members}
+
+    def pods(self) -> set[str]:
+        """The functions' pods that are to stay."""
+        listed = self.cluster.core.list_namespaced_pod(NAMESPACE).items
+        return {pod.metadata.name for pod in listed if pod.metadata.deletion_timestamp is None}
 
     def leader(self) -> str:
         """The replica that holds the Lease."""

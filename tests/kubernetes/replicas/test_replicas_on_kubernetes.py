@@ -140,6 +140,7 @@ async def test_the_owner_is_frozen_left_out_and_back(gateways: Gateways) -> None
 
 async def test_all_are_replaced_one_after_the_other_and_no_request_fails(gateways: Gateways) -> None:
     await gateways.deploy("a")
+    pods = await asyncio.to_thread(gateways.pods)
     callers = Callers(gateways)
     running = asyncio.create_task(callers.run())
     await callers.some(100)
@@ -154,6 +155,7 @@ async def test_all_are_replaced_one_after_the_other_and_no_request_fails(gateway
     await running
     callers.check_once()
     assert callers.failed() == {}
+    assert await asyncio.to_thread(gateways.pods) == pods, "what a gateway leaves is not lost"
     await gateways.eventually(lambda: gateways.leader() in ("c", "d"), "nobody leads")
     listed = await asyncio.to_thread(gateways.processes["d"].call, "GET", "/system/functions")
     assert {load["name"] for load in json.loads(listed.data)} == set(FUNCTIONS)

@@ -22,7 +22,7 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.deployments import Deployed
+from gnomon_gateway.functions.deployments import Deployed, OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.instances import Instances
 from gnomon_gateway.scheduling.policies import Immediate
@@ -168,14 +168,14 @@ class Scaling:
 class Stage:
     """One function on a scripted platform, with one Body that is ready."""
 
-    def __init__(self, platform: Scripted | None = None) -> None:
+    def __init__(self, platform: Scripted | None = None, other_replicas: OtherReplicas | None = None) -> None:
         self.platform = platform or Scripted()
         self.scaling = Scaling()
         self.log: list[str] = []
-        self.instances = Instances(self.platform, self._line, self.scaling, lambda _: Immediate())
+        self.instances = Instances(self.platform, self._line, self.scaling, lambda _: Immediate(), other_replicas)
         spec = read_deployment({"service": "fn", "image": "i"})
         runtime = FunctionRuntime(spec.key, spec.settings, Immediate(), LearnedLatency())
-        self.deployed = Deployed(spec, 1, "1", {}, 0.0, runtime)
+        self.deployed = Deployed(spec, 1, "1", {}, 0.0, runtime, other_replicas=other_replicas or OtherReplicas())
         self.instances.adopt(self.deployed)
 
     def _line(self, function: FunctionKey, instance_id: str, text: str) -> None:
