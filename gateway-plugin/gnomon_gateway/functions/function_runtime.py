@@ -768,6 +768,8 @@ class FunctionDirectory:
     def __init__(self, pending_restore: Callable[[str], GnomonError | None] = lambda _: None) -> None:
         self._pending_restore = pending_restore
         self._by_name: dict[str, FunctionRuntime] = {}
+        self.removed: Callable[[str], None] = lambda _: None
+        """Called with the name of each function that is removed."""
         self._applications: dict[str, Application] = {}
 
     def add(self, runtime: FunctionRuntime) -> None:
@@ -777,6 +779,7 @@ class FunctionDirectory:
     def remove(self, key: FunctionKey) -> None:
         for name in names_of(key):
             self._by_name.pop(name, None)
+        self.removed(str(key))
 
     def lookup(self, name: str) -> FunctionRuntime | None:
         """The function called `name` or `name.namespace`; None where there is none."""

@@ -184,6 +184,10 @@ class ProxiedRequest:
         if self._ended or self._connection is not None or self._connecting is not None:
             return
         self._stop_waiting()
+        if not self._forwarder.knows(self._runtime):
+            # The replica that has forwarded the request says whether the function was removed, or only left by this replica.
+            self._refuse(function_removed() if self._sender_epoch is None else queue_moved())
+            return
         place = self._forwarder.place(self._runtime.name)
         if place is Place.HERE:
             self._serve_here()
@@ -487,6 +491,10 @@ class Forwarder:
     def waiting(self) -> int:
         """The number of parked requests."""
         return len(self._parked)
+
+    def knows(self, runtime: FunctionRuntime) -> bool:
+        """Return whether there is still a function of this name."""
+        return self._directory.lookup(runtime.name) is not None
 
     def _runtime(self, exchange: Exchange) -> FunctionRuntime | None:
         name = function_named(exchange.path)

@@ -24,6 +24,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 from gnomon_core.addresses import http_url
@@ -32,7 +33,7 @@ from gnomon_core.ownership import OwnershipBoard, Replica
 from gnomon_gateway.api.access import FROM_PEER, Guard
 from gnomon_gateway.api.invocation import ControlApp, GatewayApp
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation, Invoke, answer_of
-from gnomon_gateway.dispatch.dispatcher import deadline_exceeded
+from gnomon_gateway.dispatch.dispatcher import deadline_exceeded, queue_moved
 from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.exchange import Exchange
@@ -44,6 +45,7 @@ from gnomon_gateway.replicas.forwarding import (
     EPOCH_HEADER,
     LeaderForwarder,
     function_named,
+    refuse,
     refuse_asgi,
 )
 from gnomon_gateway.replicas.peers import HEADER, OWNERSHIP_PATH, PeerConnection, Peers, PeerSecret
@@ -188,7 +190,11 @@ class InsideApp:
         runtime = self.agent.directory.lookup(name) if name is not None else None
         if name is None:
             exchange.fail(GnomonError(404, "route_not_found", "Replicas send each other requests to functions only."))
-        elif runtime is None or runtime.name in self.agent.holdings.serving:
+        elif runtime is None:
+            # The sender knows the function: it was deployed or removed a moment ago, or this replica is about to stop.
+            error = self.agent.directory.refusal(name)
+            refuse(exchange, queue_moved() if error.status == HTTPStatus.NOT_FOUND else error, b"")
+        elif runtime.name in self.agent.holdings.serving:
             self.app.begin(exchange)
         else:
             epoch = peer_headers.get(EPOCH_HEADER, b"")
@@ -238,6 +244,8 @@ class SharedInvoker:
         allowed_s = min(runtime.settings.deadline_s, invocation.deadline_s or runtime.settings.deadline_s)
         end_s = time.monotonic() + allowed_s
         while (left_s := end_s - time.monotonic()) > 0:
+            if self._agent.directory.lookup(runtime.name) is None:
+                return await self._own(invocation)  # it was removed meanwhile
             place = self._agent.place(runtime.name)
             answer = None
             if place is Place.HERE:

@@ -67,6 +67,8 @@ class ReplicaAgent:
         self.holdings = OwnedFunctions(identity)
         self.forwarder = Forwarder(app, directory, peers, place=self.place, refresh_map=self.refresh_map)
         self.directory, self._board, self._peers = directory, board, peers
+        # One that is deployed again under its name has another runtime, which does not know its epoch yet.
+        directory.removed = self.holdings.forget
         self._notifying: set[str] = set()
         self._background = Background()
         self._begin = self._background.begin

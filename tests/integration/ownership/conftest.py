@@ -127,6 +127,15 @@ class Cluster:
         for replica in self.replicas:
             self._give(replica, name)
 
+    def remove(self, name: str) -> None:
+        """The function is removed at every replica, and its instances end."""
+        del self._functions[name]
+        for _, channel in self._channels.pop(name):
+            channel.close()
+        for replica in self.replicas:
+            replica.directory.remove(FunctionKey(name))
+            replica.functions.pop(name).close()
+
     async def settled(self, count: int) -> None:
         """Wait until so many replicas share the functions, and all of them know it of each other."""
         await until(partial(self._is_settled, count))

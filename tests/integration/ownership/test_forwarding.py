@@ -232,6 +232,35 @@ async def test_an_unknown_function_is_unknown_everywhere(two: Any) -> None:
         assert (await replica.call("/function/nobody")).status == 404
 
 
+async def test_request_waits_for_an_owner_that_has_not_heard_of_the_function_yet(two: Any) -> None:
+    """Each gateway hears of a deployment by a watch of its own."""
+    owner, other = two.owner("f"), two.other("f")
+    owner.directory.remove(FunctionKey("f"))
+    call = Invocation(FunctionKey("f"), "POST", "", "", (), b"stored")
+    stored = asyncio.ensure_future(other.shared.invoke(Invoker(other.directory))(call))
+    asked = owner.counters.inside
+    waiting = asyncio.ensure_future(other.call("/function/f", b"waiting"))
+    await until(lambda: other.counters.moved >= 2 and owner.counters.inside >= asked + 4)
+    assert (waiting.done(), stored.done()) == (False, False)
+    owner.directory.add(owner.functions["f"])
+    assert ((await waiting).body, (await stored).body) == (b"waiting", b"stored")
+    assert sorted(two.executed()) == [b"stored", b"waiting"]
+
+
+async def test_request_to_a_function_that_its_owner_has_removed_is_refused_when_that_is_heard(two: Any) -> None:
+    owner, other = two.owner("f"), two.other("f")
+    owner.directory.remove(FunctionKey("f"))
+    call = Invocation(FunctionKey("f"), "POST", "", "", (), b"stored")
+    stored = asyncio.ensure_future(other.shared.invoke(Invoker(other.directory))(call))
+    waiting = asyncio.ensure_future(other.call("/function/f", b"waiting"))
+    await until(lambda: other.counters.moved >= 1)
+    other.directory.remove(FunctionKey("f"))
+    response = await waiting
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (503, "function_removed")
+    assert (await stored).status == 404
+    assert two.executed() == []
+
+
 async def test_calls_from_inside_go_to_the_owner(two: Any) -> None:
     for number, replica in enumerate(two.replicas):
         invoke = replica.shared.invoke(Invoker(replica.directory))

@@ -184,9 +184,14 @@ async def test_request_a_dead_owner_may_have_executed_answers_502(cluster: Any) 
     assert cluster.executed() == [b"lost", b"next"]
 
 
-async def test_stale_owner_learns_of_its_successor_from_an_instance(cluster: Any) -> None:
+@pytest.mark.parametrize("earlier", [[], [b"earlier"]], ids=["new", "deployed again"])
+async def test_stale_owner_learns_of_its_successor_from_an_instance(cluster: Any, earlier: list[bytes]) -> None:
     await cluster.deploy("f")
     await cluster.grow(2)
+    for body in earlier:
+        assert (await cluster.owner("f").call("/function/f", body)).status == 200
+        cluster.remove("f")
+        await cluster.deploy("f")
     cluster.led = False
     owns, successor = cluster.owner("f"), cluster.other("f")
     assert (await owns.call("/function/f", b"first")).status == 200
@@ -199,7 +204,7 @@ async def test_stale_owner_learns_of_its_successor_from_an_instance(cluster: Any
     waiting = [asyncio.ensure_future(owns.call("/function/f", b"%d" % number)) for number in range(3)]
     assert [(await reply).body for reply in waiting] == [b"0", b"1", b"2"]
     assert owns.holdings.map == cluster.board.newest
-    assert sorted(cluster.executed()) == [b"0", b"1", b"2", b"first", b"second"]
+    assert sorted(cluster.executed()) == [b"0", b"1", b"2", *earlier, b"first", b"second"]
     assert successor.functions["f"].metrics.invocations == 4
     # An instance that refuses has not failed.
     assert owns.functions["f"].ready == 1
