@@ -270,7 +270,7 @@ def _no_way(error: Exception) -> GnomonError:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. `timeout_s` bounds each read of the answer, `fence` is called right before the request is sent."""
+    """A request. `timeout_s` bounds connecting and each read of the answer; `fence` is called right before it is sent."""
 
     method: str
     path: str
@@ -365,7 +365,7 @@ class Api:
                 f"{server.url}{request.path}{query}",
                 body=None if request.body is None else json.dumps(request.body),
                 headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=request.timeout_s),
+                timeout=urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, request.timeout_s), read=request.timeout_s),
                 retries=False,
                 preload_content=False,
             )

@@ -72,6 +72,14 @@ class LeaseTiming:
                 "Each must be shorter than the one before it.",
             )
 
+    @property
+    def answer_s(self) -> float:
+        """How long a request may take. One that hangs, as if an API server's node has died, must leave time for another.
+
+        With the defaults: renewed at 0 s, sent at 2 s, given up at 5 s, sent again at 7 s, in time until 10 s.
+        """
+        return 0.3 * self.renew_deadline_s
+
 
 def seconds_to_count_from(since_1970_s: float) -> int:
     """The first count of a new Lease, larger than an earlier Lease's, if that changed hands less than once a second.
@@ -328,11 +336,11 @@ class Leader:
         # A cancelled renewal may still reach the API server. The first attempt then conflicts, and the second one reads first.
         for _ in range(RELEASE_ATTEMPTS if was_leading else 0):
             try:
-                lease = lease or await self._writer.read(self._lease)
+                lease = lease or await self._writer.read(self._lease, timeout_s=self._timing.answer_s)
                 if lease is None or lease_record(lease).holder != self.identity:
                     return
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
-                await self._writer.write(self._lease, Replace({**lease, "spec": spec}), lease)
+                await self._writer.write(self._lease, Replace({**lease, "spec": spec}), lease, timeout_s=self._timing.answer_s)
             except Refused as refusal:
                 if not refusal.conflict:
                     return
@@ -344,7 +352,7 @@ class Leader:
 
     async def _attempt(self) -> None:
         # Renew from the last answer without reading: if the Lease has changed since, the write conflicts.
-        current = self._held or await self._writer.read(self._lease)
+        current = self._held or await self._writer.read(self._lease, timeout_s=self._timing.answer_s)
         now_s = self._boot_s()
         record = None if current is None else lease_record(current)
         self._observer.see(record, now_s)
@@ -360,7 +368,7 @@ class Leader:
         manifest = self._manifest(current)
         write: Write = Create(manifest) if current is None else Replace(manifest)
         fence, sent_s = self._in_time(), self._boot_s()
-        self._held = await self._writer.write(self._lease, write, current, fence=fence)
+        self._held = await self._writer.write(self._lease, write, current, fence=fence, timeout_s=self._timing.answer_s)
         assert self._held is not None
         mine = lease_record(self._held)
         self._observer.see(mine, self._boot_s())

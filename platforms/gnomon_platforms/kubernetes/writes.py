@@ -103,7 +103,7 @@ class Writer:
         """Shut the threads down without waiting for requests in flight."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, target: Target) -> Document | None:
+    async def read(self, target: Target, *, timeout_s: float = READ_TIMEOUT_S) -> Document | None:
         """Read an object; None if it does not exist.
 
         Raises:
@@ -111,7 +111,7 @@ class Writer:
 
         """
         try:
-            return await self._send("GET", target.path())
+            return await self._send("GET", target.path(), timeout_s=timeout_s)
         except Refused as refusal:
             if refusal.missing:
                 return None
@@ -169,7 +169,13 @@ class Writer:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def write(
-        self, target: Target, write: Write, current: Document | None, *, fence: Fence | None = None
+        self,
+        target: Target,
+        write: Write,
+        current: Document | None,
+        *,
+        fence: Fence | None = None,
+        timeout_s: float = READ_TIMEOUT_S,
     ) -> Document | None:
         """Send one write with `current` as its precondition; None after a deletion. `fence` replaces the writer's own.
 
@@ -178,7 +184,7 @@ class Writer:
             Unreachable: it is uncertain whether the write was executed.
 
         """
-        send = partial(self._send, fence=fence or self._fence)
+        send = partial(self._send, fence=fence or self._fence, timeout_s=timeout_s)
         if isinstance(write, Create):
             return await send("POST", target.resource.path(target.namespace), write.manifest)
         if current is None:
@@ -220,6 +226,7 @@ class Writer:
         content_type: str = JSON_TYPE,
         fence: Fence | None = None,
         query: Mapping[str, str] | None = None,
+        timeout_s: float = READ_TIMEOUT_S,
     ) -> Document:
         call = partial(
             self._api.call,
@@ -228,7 +235,7 @@ class Writer:
             query=query,
             body=body,
             content_type=content_type,
-            timeout_s=READ_TIMEOUT_S,
+            timeout_s=timeout_s,
             fence=fence,
         )
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

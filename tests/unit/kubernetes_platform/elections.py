@@ -32,6 +32,8 @@ class Leases:
         self.document: dict[str, Any] | None = None
         self.away = False
         self.lost_answers = 0
+        self.hanging: Machine | None = None
+        """The clock of a machine whose next request gets no answer."""
         self.written: list[str] = []
         self.version = 0
 
@@ -40,6 +42,10 @@ class Leases:
             request["fence"]()
         if self.away:
             raise Unreachable("nobody answers")
+        if self.hanging is not None:
+            self.hanging.now_s += request["timeout_s"]
+            self.hanging = None
+            raise Unreachable("no answer in time")
         if method == "GET":
             if self.document is None:
                 raise Refused(404, "NotFound", path)

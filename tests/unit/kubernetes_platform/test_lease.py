@@ -111,6 +111,21 @@ async def test_a_renewal_whose_answer_was_lost_is_read_and_counted_from_the_next
     assert first.tenure.epoch == 1
 
 
+async def test_request_that_hangs_leaves_time_for_another_renewal(leases: Leases, machine: Machine) -> None:
+    """The connection leads to an API server whose node has died; others answer on a new one."""
+    first = Candidate("first", leases, machine)
+    await first.leader.attempt()
+    for _ in range(3):
+        machine.now_s += 2.0
+        leases.hanging = machine
+        await first.leader.attempt()
+        machine.now_s += 2.0
+        await first.leader.attempt()
+        assert (first.tenure.leading, first.gone) == (True, [])
+    machine.now_s += 9.9
+    assert first.tenure.leading, "the last renewal counts"
+
+
 async def test_a_leader_that_sees_another_holder_is_gone_at_once(leases: Leases, machine: Machine) -> None:
     first = Candidate("first", leases, machine)
     await first.leader.attempt()
