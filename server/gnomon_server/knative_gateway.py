@@ -155,7 +155,7 @@ class KnativeGateway:
             schedulers=self._schedulers,
         )
         self._loop_lag = LoopLag(clock)
-        self._changes = StoreChanges()
+        self._changes = StoreChanges(clock)
         app = RevisionApp(self.manager.directory, held_s=options.held_s)
         self.server = GatewayServer(app, options.host, options.port, grace_s=GRACE_S)
         collector = GatewayCollector(

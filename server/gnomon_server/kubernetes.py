@@ -108,7 +108,7 @@ class ClusterBackend(Backend):
         self._board_writers: list[Writer] = []
         self._host = serve.host
         self._standby = PassThrough(serve.host, serve.port, self._leaders_place)
-        self._changes = StoreChanges()
+        self._changes = StoreChanges(clock)
 
     @property
     def stored_logs(self) -> LogReader:

@@ -53,7 +53,7 @@ class ProviderBackend(Backend):
         self._catalog.start()
         self.store: ProviderStore = ProviderStore(api, self._catalog)
         self.platform: ProviderPlatform = ProviderPlatform(api, self._catalog, serve.provider, clock=clock)
-        self._changes = StoreChanges()
+        self._changes = StoreChanges(clock)
 
     @property
     def stored_logs(self) -> LogReader:
