@@ -177,10 +177,10 @@ class OpenFaasPlatform:
         namespace, name = change.name
         key, before, now = FunctionKey(name, namespace), change.old, change.new
         workload = self._workloads.get(str(key))
-        if workload is not None and now is None and not workload.records:
-            self._cluster.background.begin(self._workloads.pop(str(key)).close())
-        elif workload is not None:
+        if workload is not None:
+            workload.removed = now is None
             workload.trigger()
+            self._drop_if_removed(workload)
         if now is not None:
             self._deployment_there(key, now, new=before is None)
             if self.leads and before is not None and before.replicas != now.replicas:
@@ -243,7 +243,15 @@ class OpenFaasPlatform:
             self._ended_here.add(record.instance.id)
         if self._shadows is not None:
             self._shadows.body_gone(record.instance.id)
-        self._workloads[record.instance.function].forget(record)
+        workload = self._workloads[record.instance.function]
+        workload.forget(record)
+        self._drop_if_removed(workload)
+
+    def _drop_if_removed(self, workload: Workload) -> None:
+        """Drop the workload of a removed function when its last instance has ended: its pods end after its Deployment."""
+        if workload.removed and not workload.records:
+            del self._workloads[workload.name]
+            self._cluster.background.begin(workload.close())
 
     def _adopt_pod(self, pod: PodFacts) -> Instance | None:
         """Adopt a pod that another process bound to an instance; None if it is already known, or not adoptable."""

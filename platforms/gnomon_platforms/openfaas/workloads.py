@@ -229,6 +229,8 @@ class Workload(Reconciler[Step]):
         self.key = key
         self.records: dict[str, InstanceRecord] = {}
         """The function's instances, by id."""
+        self.removed = False
+        """Whether the function's Deployment was there and is not any more."""
         self._steps, self._cluster = steps, cluster
         self._spec: FunctionSpec | None = None
         self._version = 0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.channel import NodeContact
@@ -36,6 +37,7 @@ class FakeCluster:
         self.options = OpenFaasOptions(start_timeout_s=start_timeout_s, adopting_s=0.0)
         self.session = session
         self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
+        self.background = Background()
         self.warned: dict[str, str] = {}
         self.capacity, self.conflicts = NodeCapacity(), SimpleNamespace(scaling_conflict=lambda _: None)
 

@@ -20,6 +20,7 @@ from gnomon_platforms.knative.autoscaler.objects import live_revision
 from gnomon_platforms.kubernetes import reconciler
 from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, admits_pod, node_facts
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.placing import placing_of, read_constraints
 from gnomon_platforms.kubernetes.objects.pods import pod_facts
 from gnomon_platforms.kubernetes.resources import REFUSED_S
@@ -225,7 +226,8 @@ class Stage:
         self.platform = platform = OpenFaasPlatform(cast("Any", None))
         platform._cluster.writer.close()
         self.pod = replace(running("p1", "a", cores=float(has), effective_cores=float(has)), ip="127.0.0.1")
-        self.cluster = FakeCluster(lambda: deployed(1), lambda: (self.pod,), session=session, clock=self.clock)
+        self.deployed: DeployedFunction | None = deployed(1)
+        self.cluster = FakeCluster(lambda: self.deployed, lambda: (self.pod,), session=session, clock=self.clock)
         platform._listener, platform._cluster = self.listener, cast("Any", self.cluster)
         self.cluster.capacity.node_changed(Change(("", "n1"), None, NodeFacts("n1", 4.0, 2**34, usable=True)))
         self.cluster.capacity.load_changed(Change(("fn", "p1"), None, Load("n1", float(has), 0, ended=False)))
@@ -265,6 +267,20 @@ async def begun(refusal: GnomonError, *, has: int, wanted: int) -> AsyncIterator
         finally:
             for workload in stage.platform._workloads.values():
                 await workload.close()
+
+
+async def test_removed_function_leaves_nothing_behind_when_its_last_pod_has_ended(process: PodProcess) -> None:
+    """Its Deployment goes first, and its pods end after that."""
+    async with begun(BUSY, has=1, wanted=1) as stage:
+        before, stage.deployed = stage.deployed, None
+        await stage.platform.destroy("a")
+        stage.platform._deployment_changed(Change((SPEC.key.namespace, SPEC.key.name), before, None))
+        [workload] = stage.platform._workloads.values()
+        workload.pod_changed(None, "p1")
+        assert await stage.listener.reason("a") == "stopped"
+        await stage.cluster.background.settled()
+        assert stage.platform._workloads == {}
+    assert process.threads == []
 
 
 async def test_refused_cores_are_neither_pending_nor_reserved(process: PodProcess) -> None:
