@@ -195,6 +195,9 @@ def _meaning(error: Refused) -> tuple[int, str, str]:
     if error.status == HTTPStatus.FORBIDDEN and "quota" in error.message:
         # An exceeded quota has the same status as a missing permission.
         return 503, DENIED, "Raise the quota."
+    if error.status == HTTPStatus.FORBIDDEN and " denied the request" in error.message:
+        # A webhook of the cluster (Gatekeeper) refuses with the same status.
+        return 400, "kubernetes_invalid", "A policy of the cluster refuses this: change it as the policy says."
     return meanings.get(
         error.status, (502, "kubernetes_failed", f"The cause of status {error.status} is in the API server's log.")
     )

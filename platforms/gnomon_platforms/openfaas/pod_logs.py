@@ -3,6 +3,9 @@
 Each line carries its pod's name, as in OpenFaaS on Kubernetes. A follower of a function follows all its present and future pods,
 each on its own thread; a stream that breaks off is resumed after its last line. A slow reader blocks the threads, and by flow
 control the API server's streams: no line is dropped, and memory stays bounded.
+
+Existing lines are read by a few threads of their own: if a node has died, the API server takes half a minute to say so of each of
+its pods, and what the gateway does in threads for deployments must not wait behind them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from gnomon_core.clock import rfc3339, seconds_of
 from gnomon_core.errors import GnomonError
@@ -22,12 +25,14 @@ from gnomon_platforms.kubernetes.informer import Change, Informer
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.resources import PODS
 
+READERS = 8
 MAX_STREAMS = 64
 MAX_BYTES = 4 * 2**20
 """Bytes of one pod's newest lines: at least this much is returned, if there is as much, and at most twice as much."""
 ALL_BYTES = 32 * 2**20
 """Bytes of all pods' lines together, shared evenly; at most twice as much."""
-SILENCE_S = 300.0
+SILENCE_S, EXISTING_SILENCE_S = 300.0, 60.0
+"""How long a log that is followed may have no new line, and the API server may take to send existing ones."""
 AGAIN_S = 1.0
 WAITING_LINES = 500
 LINES_AT_ONCE = 200
@@ -39,6 +44,7 @@ class PodLogs:
     def __init__(self, api: Api, pods: Informer[PodFacts], pods_of: Callable[[FunctionKey], Iterable[PodFacts]]) -> None:
         self._api, self._pods, self._pods_of = api, pods, pods_of
         self._followers: set[PodFollower] = set()
+        self._readers = ThreadPoolExecutor(READERS, "logs")
 
     async def lines(self, query: LogQuery) -> list[LogLine]:
         """Read the existing lines, oldest first.
@@ -49,7 +55,8 @@ class PodLogs:
         """
         pods = [pod for pod in self._pods_of(query.function) if _wanted(pod, query)]
         most_bytes = min(MAX_BYTES, ALL_BYTES // max(1, len(pods)))
-        read = await asyncio.gather(*(asyncio.to_thread(self._read, pod, query, most_bytes) for pod in pods))
+        loop = asyncio.get_running_loop()
+        read = await asyncio.gather(*(loop.run_in_executor(self._readers, self._read, pod, query, most_bytes) for pod in pods))
         return sorted((line for lines in read for line in lines), key=lambda line: line.at)
 
     def follow(self, query: LogQuery) -> PodFollower:
@@ -76,11 +83,12 @@ class PodLogs:
         """End every follower."""
         for follower in tuple(self._followers):
             follower.close()
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, pod: PodFacts, query: LogQuery, most_bytes: int) -> list[LogLine]:
         data, cut = bytearray(), False
         try:
-            with self._api.stream(_path(pod), _log_parameters(query, pod.function), silence_s=SILENCE_S) as stream:
+            with self._api.stream(_path(pod), _log_parameters(query, pod.function), silence_s=EXISTING_SILENCE_S) as stream:
                 while more := stream.read():
                     data += more
                     if len(data) > 2 * most_bytes:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,6 +15,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import LogLine, LogQuery
+from gnomon_platforms.kubernetes.client import Unreachable
 from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.openfaas.pod_logs import MAX_BYTES, PodLogs
@@ -102,6 +106,36 @@ async def test_many_pods_share_what_is_told_at_once(monkeypatch: pytest.MonkeyPa
         numbers = sorted(int(record.text.split()[0]) for record in found if record.instance == pod.name)
         assert numbers == list(range(numbers[0], 300)), "each pod's newest lines"
         assert len(numbers) <= 100
+
+
+class Away:
+    """An API server that cannot reach the pods' node, and has not given up yet."""
+
+    def __init__(self) -> None:
+        self.given_up = threading.Event()
+
+    @contextmanager
+    def stream(self, *_: object, **__: object) -> Iterator[Away]:
+        yield self
+
+    def read(self) -> bytes:
+        self.given_up.wait(60)
+        raise Unreachable("the node is away")
+
+
+async def test_logs_of_a_dead_node_hold_up_nothing_else() -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    api = Away()
+    pods = [replace(POD, name=f"fn-{number}", uid=f"u{number}") for number in range(40)]
+    reading = asyncio.ensure_future(logs(api, Pods(*pods)).lines(LogQuery(KEY)))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            assert await asyncio.to_thread(lambda: "deployed") == "deployed"
+    finally:
+        api.given_up.set()
+    with pytest.raises(GnomonError, match="the node is away"):
+        await reading
 
 
 async def test_only_the_named_pod_is_read_and_one_that_waits_has_no_lines() -> None:

@@ -166,6 +166,12 @@ async def test_endless_conflicts_end_in_an_error_in_time() -> None:
         (refusal(401, "Unauthorized"), 503, "kubernetes_credentials", "KUBECONFIG"),
         (refusal(403, "Forbidden"), 503, "kubernetes_denied", "kubectl apply -k deploy/openfaas"),
         (Answer({"code": 403, "reason": "Forbidden", "message": "exceeded quota: cpu"}, 403), 503, "kubernetes_denied", "quota"),
+        (
+            Answer({"code": 403, "message": 'admission webhook "v.gatekeeper.sh" denied the request: no limits'}, 403),
+            400,
+            "kubernetes_invalid",
+            "policy of the cluster",
+        ),
         (Answer({"code": 422, "message": "no", "details": {"causes": [{"field": "spec.x", "message": "bad"}]}}, 422),
          400, "kubernetes_invalid", "spec.x: bad"),
         (Answer(b"<html>proxy</html>", 413), 400, "kubernetes_invalid", "Correct"),

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from gnomon_core.background import Background
-from gnomon_core.clock import VirtualClock
+from gnomon_core.clock import VirtualClock, rfc3339
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import InstanceRequest, StoredNamespace
@@ -235,6 +235,12 @@ def test_any_deployment_is_read_or_left_out() -> None:
     found = deployed_function(odd)
     assert found is not None
     assert (found.version, found.template_version) == (0, 0)
+    odd["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
+    for text in ("nan", "inf", "soon"):  # as by kubectl annotate; one list shows all functions
+        odd["metadata"]["annotations"]["gnomon/created-at"] = text
+        found = deployed_function(odd)
+        assert found is not None
+        assert rfc3339(found.created_at) == "2026-11-21T10:00:00Z"
     for text in ("[" * 100_000, "{", "3"):
         odd["metadata"]["annotations"]["gnomon/deployment"] = text
         assert deployed_function(odd) is None

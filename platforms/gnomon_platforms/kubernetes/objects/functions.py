@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,9 +117,11 @@ def _failure(status: dict[str, Any]) -> str:
 def _created_at(metadata: dict[str, Any]) -> float:
     """The creation time in seconds since 1970: Gnomon's annotation, else Kubernetes' timestamp of whole seconds."""
     try:
-        return float((metadata.get("annotations") or {})[CREATED_ANNOTATION])
+        written = float((metadata.get("annotations") or {})[CREATED_ANNOTATION])
     except (KeyError, ValueError):
-        return seconds_of(metadata.get("creationTimestamp"))
+        written = math.nan
+    # By `kubectl annotate` it may be `nan`, which is no time: a list of functions with it could not be written.
+    return written if math.isfinite(written) else seconds_of(metadata.get("creationTimestamp"))
 
 
 def _sent(document: dict[str, Any]) -> dict[str, Any]:
