@@ -18,7 +18,7 @@ from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import public_endpoints as probe
 from gnomon_platforms.knative.autoscaler.objects import Condition, Template, conditions, live_revision, pa_facts
 from gnomon_platforms.knative.autoscaler.planning import ShadowPrerequisites, plan, shadows
-from gnomon_platforms.knative.autoscaler.rules import UNBOUNDED, ClusterSettings, Rules, cluster_settings, rules
+from gnomon_platforms.knative.autoscaler.rules import MOST_PODS, ClusterSettings, Rules, cluster_settings, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
 from gnomon_server.knative_autoscaler import RevisionScaling, capabilities
 from gnomon_server.knative_gateway import ScaledByClass
@@ -42,7 +42,7 @@ def test_without_annotations_a_revision_is_scaled_as_by_knatives_own_class() -> 
         2.0,
     )
     assert (settings.target_concurrency, settings.target_rps, settings.target_utilization) == (100.0, None, 0.7)
-    assert (settings.scale.min, settings.scale.max, settings.scale.zero) == (0, UNBOUNDED, True)
+    assert (settings.scale.min, settings.scale.max, settings.scale.zero) == (0, MOST_PODS, True)
     assert (found.initial_scale, found.burst_capacity, found.grace_s, found.panic_s) == (1, 211.0, 30.0, 6.0)
     assert settings.zero_grace_s == 0.0
     assert found.trouble == ""
@@ -84,6 +84,24 @@ def test_bounds_times_and_both_spellings() -> None:
 def test_unreadable_setting_counts_as_absent() -> None:
     found = of({K + "min-scale": "many", K + "window": "soon"})
     assert (found.min_scale, found.window_s) == (0, 60.0)
+
+
+@pytest.mark.parametrize("named", ["min-scale", "max-scale", "initial-scale", "activation-scale"])
+def test_pods_beyond_all_clusters_do_not_fill_the_memory_that_all_users_share(named: str) -> None:
+    """Knative accepts 2,147,483,647, and the class has an entry for each pod that a Revision wants."""
+    for found in (of({K + named: "2147483647"}), of({}, cluster_settings({named: "2147483647"}))):
+        counts = [found.min_scale, found.max_scale, found.initial_scale, found.activation_scale]
+        assert max(*counts, found.settings.scale.min, found.settings.scale.max) == MOST_PODS
+    assert of({K + named: "-3"}) == of()
+
+
+@pytest.mark.parametrize("written", ["nan", "inf", "-inf"])
+def test_number_that_is_not_finite_counts_as_absent(written: str) -> None:
+    """Knative accepts it; in a ConfigMap it would stop every Revision."""
+    for named in ("target", "target-utilization-percentage", "target-burst-capacity", "panic-window-percentage"):
+        assert of({K + named: written}) == of()
+    keys = ("container-concurrency-target-default", "target-burst-capacity", "activator-capacity")
+    assert cluster_settings(dict.fromkeys(keys, written)) == ClusterSettings()
 
 
 def test_a_first_scale_of_none_must_be_allowed() -> None:

@@ -37,7 +37,7 @@ from gnomon_platforms.knative.autoscaler.objects import (
 )
 from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Observed, Route, plan, service_annotations
 from gnomon_platforms.knative.autoscaler.public_endpoints import SetMirroring, SetSlices, proxied
-from gnomon_platforms.knative.autoscaler.rules import ClusterSettings, Rules, rules
+from gnomon_platforms.knative.autoscaler.rules import MOST_PODS, ClusterSettings, Rules, rules
 from gnomon_platforms.knative.buffer_status import buffer_of
 from gnomon_platforms.knative.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
 from gnomon_platforms.kubernetes.client import STRATEGIC_PATCH
@@ -179,7 +179,7 @@ class ScaledRevision(Reconciler[Step]):
         if pa.initialized:
             count = 0 if active == "False" else target.replicas if target is not None else 0
             self._floor, self._floor_until_s = count, self._clock.now_s() + self._rules.window_s
-        self.instances.begin(count, buffer_of(pa.status))
+        self.instances.begin(min(count, MOST_PODS), buffer_of(pa.status))
 
     # Observe and plan
 

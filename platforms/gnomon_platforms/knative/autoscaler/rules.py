@@ -17,6 +17,7 @@ at 2 of them.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -31,7 +32,9 @@ from gnomon_platforms.knative.resources import AUTOSCALING, METRIC_ANNOTATION, P
 T = TypeVar("T")
 
 DEFAULT_POLICY = "kpa"
-UNBOUNDED = 10_000
+MOST_PODS = 10_000
+"""The most pods of a Revision, as `com.openfaas.scale.max` of a function: a larger number, which Knative accepts, counts as this.
+The process of the class, which all users share, has an entry for each pod that a Revision wants."""
 ACTIVATION_BUFFER_S = 30.0
 """Seconds added to the progress deadline, as Knative does: the Deployment first reports that it has passed, and why."""
 LEAST_TARGET = 0.01
@@ -72,9 +75,33 @@ class ClusterSettings:
     csi_volumes: bool = False
 
 
+def number(text: str) -> float:
+    """A finite number: by `inf` and `nan`, which Knative accepts, nothing can be planned.
+
+    Raises ValueError for any other text.
+    """
+    value = float(text)
+    if not math.isfinite(value):
+        msg = f"{text[:20]!r} is not finite"
+        raise ValueError(msg)
+    return value
+
+
+def pods(text: str) -> int:
+    """A number of pods, at most `MOST_PODS`.
+
+    Raises ValueError for any other text.
+    """
+    value = int(text)
+    if value < 0:
+        msg = f"{text[:20]!r} is no number of pods"
+        raise ValueError(msg)
+    return min(value, MOST_PODS)
+
+
 def share(text: str) -> float:
     """A percentage, or a share where it is at most 1."""
-    value = float(text)
+    value = number(text)
     return value / 100.0 if value > 1.0 else value
 
 
@@ -89,22 +116,22 @@ def enabled(text: str) -> bool:
 
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "container-concurrency-target-default": ("concurrency_target", float),
+    "container-concurrency-target-default": ("concurrency_target", number),
     "container-concurrency-target-percentage": ("target_utilization", share),
-    "requests-per-second-target-default": ("rps_target", float),
-    "target-burst-capacity": ("target_burst_capacity", float),
-    "activator-capacity": ("activator_capacity", float),
+    "requests-per-second-target-default": ("rps_target", number),
+    "target-burst-capacity": ("target_burst_capacity", number),
+    "activator-capacity": ("activator_capacity", number),
     "stable-window": ("stable_window_s", parse_duration_s),
-    "panic-window-percentage": ("panic_window_percent", float),
-    "panic-threshold-percentage": ("panic_threshold_percent", float),
+    "panic-window-percentage": ("panic_window_percent", number),
+    "panic-threshold-percentage": ("panic_threshold_percent", number),
     "enable-scale-to-zero": ("enable_scale_to_zero", flag),
     "scale-to-zero-grace-period": ("zero_grace_s", parse_duration_s),
     "scale-to-zero-pod-retention-period": ("pod_retention_s", parse_duration_s),
     "scale-down-delay": ("scale_down_delay_s", parse_duration_s),
-    "initial-scale": ("initial_scale", int),
+    "initial-scale": ("initial_scale", pods),
     "allow-zero-initial-scale": ("allow_zero_initial_scale", flag),
-    "min-scale": ("min_scale", int),
-    "max-scale": ("max_scale", int),
+    "min-scale": ("min_scale", pods),
+    "max-scale": ("max_scale", pods),
     "progress-deadline": ("progress_deadline_s", parse_duration_s),
     CSI_FEATURE: ("csi_volumes", enabled),
 }
@@ -207,17 +234,17 @@ def rules(
     capacity = _pod_capacity(pa, cluster, annotations, settings)
     settings = _with_knative_annotations(settings, capacity, pa, cluster)
     retention_s = annotations.get("scale-to-zero-pod-retention-period", parse_duration_s, cluster.pod_retention_s)
-    initial = annotations.get("initial-scale", int, cluster.initial_scale)
+    initial = annotations.get("initial-scale", pods, cluster.initial_scale)
     return Rules(
         settings=settings,
         min_scale=settings.scale.min,
-        max_scale=annotations.get("max-scale", int, cluster.max_scale),
+        max_scale=annotations.get("max-scale", pods, cluster.max_scale),
         initial_scale=initial if initial or cluster.allow_zero_initial_scale else max(1, cluster.initial_scale),
-        activation_scale=annotations.get("activation-scale", int, 1),
+        activation_scale=annotations.get("activation-scale", pods, 1),
         to_zero=cluster.enable_scale_to_zero,
         total=capacity.total,
         by_rps=capacity.by_rps,
-        burst_capacity=annotations.get("target-burst-capacity", float, cluster.target_burst_capacity),
+        burst_capacity=annotations.get("target-burst-capacity", number, cluster.target_burst_capacity),
         activator_capacity=max(1.0, cluster.activator_capacity),
         panic_s=max(1.0, float(round(settings.stable_window_s * settings.panic_share))),
         grace_s=cluster.zero_grace_s,
@@ -240,8 +267,8 @@ class _PodCapacity:
 def _pod_capacity(pa: PaFacts, cluster: ClusterSettings, annotations: Annotations, settings: Settings) -> _PodCapacity:
     """A pod's capacity by Knative's annotations, else by Gnomon's, else by the cluster's defaults."""
     by_rps = pa.annotations.get(METRIC_ANNOTATION) == "rps"
-    share = annotations.get("target-utilization-percentage", float, 100.0 * cluster.target_utilization) / 100.0
-    named = annotations.get("target", float, 0.0)
+    share = annotations.get("target-utilization-percentage", number, 100.0 * cluster.target_utilization) / 100.0
+    named = annotations.get("target", number, 0.0)
     if not named and settings.target_rps is not None:
         named, by_rps = settings.target_rps, True
     elif not named and not by_rps and settings.target_concurrency is not None:
@@ -256,16 +283,16 @@ def _pod_capacity(pa: PaFacts, cluster: ClusterSettings, annotations: Annotation
 def _with_knative_annotations(settings: Settings, capacity: _PodCapacity, pa: PaFacts, cluster: ClusterSettings) -> Settings:
     """The policy's settings with what Knative's annotations say."""
     annotations = Annotations(pa.annotations)
-    least = annotations.get("min-scale", int, cluster.min_scale) if pa.reachable else 0
+    least = annotations.get("min-scale", pods, cluster.min_scale) if pa.reachable else 0
     if not cluster.enable_scale_to_zero:
         least = max(1, least)
-    max_scale = annotations.get("max-scale", int, cluster.max_scale)
+    max_scale = annotations.get("max-scale", pods, cluster.max_scale)
     window_s = annotations.get("window", parse_duration_s, cluster.stable_window_s)
     delay_s = annotations.get("scale-down-delay", parse_duration_s, cluster.scale_down_delay_s) if pa.reachable else 0.0
     scale = replace(
         settings.scale,
         min=least,
-        max=max(max_scale, least) if max_scale else UNBOUNDED,
+        max=max(max_scale, least) if max_scale else MOST_PODS,
         zero=least == 0,
         zero_duration_s=window_s + delay_s,
         down_window_s=delay_s,
@@ -277,8 +304,8 @@ def _with_knative_annotations(settings: Settings, capacity: _PodCapacity, pa: Pa
         target_concurrency=settings.target_concurrency if capacity.by_rps else capacity.total,
         target_utilization=capacity.share,
         stable_window_s=window_s,
-        panic_share=annotations.get("panic-window-percentage", float, cluster.panic_window_percent) / 100.0,
-        panic_threshold=annotations.get("panic-threshold-percentage", float, cluster.panic_threshold_percent) / 100.0,
+        panic_share=annotations.get("panic-window-percentage", number, cluster.panic_window_percent) / 100.0,
+        panic_threshold=annotations.get("panic-threshold-percentage", number, cluster.panic_threshold_percent) / 100.0,
         # Knative's own grace period applies (`planning`), which begins when activators are in the path.
         zero_grace_s=0.0,
     )
