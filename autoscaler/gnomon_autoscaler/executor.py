@@ -20,6 +20,7 @@ its exit.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -39,6 +40,10 @@ WALL_FACTOR = 30.0
 """Wall-clock limit of a call as a multiple of its CPU limit: a policy that sleeps or waits uses no CPU time."""
 FLUSH_S = 0.005
 """Results wait this long for the results of other calls."""
+BACKOFF_S = 1.0
+"""After a thread could not be started."""
+
+_LOG = logging.getLogger("gnomon.autoscaler")
 
 Outcome: TypeAlias = Callable[[], T]
 """Returns the result of a call, or raises what the call has raised."""
@@ -83,8 +88,14 @@ class PolicyExecutor:
         now_s = time.monotonic()
         if self._queue and len(self._workers) < WORKERS and all(worker.is_long(now_s) for worker in self._workers):
             worker = _Worker(self)
+            try:
+                worker.start()
+            except RuntimeError as error:
+                # The machine, or a pod's limit of processes, has no thread left: the calls wait, and nobody else would ask again.
+                _LOG.warning("scaling policies cannot decide, retry in %g s: %s", BACKOFF_S, error)
+                asyncio.get_running_loop().call_later(BACKOFF_S, self._start)
+                return
             self._workers.add(worker)
-            worker.start()
             self._watch()
 
     def _watch(self) -> None:

@@ -35,6 +35,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import cast
 
 from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
@@ -326,7 +327,26 @@ class PolicyCall:
         if not isinstance(decision, Decision) or not isinstance(state, PolicyState):
             msg = f"it answered {type(decision).__name__} and {type(state).__name__}, not Decision and PolicyState"
             raise TypeError(msg)
+        if self.third_party:
+            _require_types(decision)
         return decision, state
+
+
+def _require_types(decision: Decision) -> None:
+    """Refuse a decision that nobody could carry out: as a failure of the policy, before it becomes one of the autoscaler.
+
+    Raises:
+        TypeError: its actions or its number are something else.
+
+    """
+    actions: object = decision.actions
+    desired: object = decision.desired
+    if not isinstance(actions, tuple | list) or not all(isinstance(action, Action) for action in actions):
+        msg = f"its actions are {actions!r:.100}, not a tuple of actions"
+        raise TypeError(msg)
+    if desired is not None and not isinstance(desired, Real):
+        msg = f"it wants {desired!r:.100}, not a number of instances"
+        raise TypeError(msg)
 
 
 @dataclass(frozen=True, slots=True)

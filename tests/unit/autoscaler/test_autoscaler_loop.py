@@ -346,6 +346,25 @@ async def test_only_policies_of_installed_packages_have_a_limit_and_fixed_in_the
     assert theirs.limits_s[:4] == [0.7, 0.7, 0.7, None]
 
 
+@pytest.mark.parametrize(("actions", "desired"), [(None, 3), (("CreateBody",), 3), ((), "three")])
+async def test_package_whose_decisions_cannot_be_carried_out_is_replaced_by_fixed(actions: Any, desired: Any) -> None:
+    """It need not have been type-checked. The function is scaled on, as after any other failure of its policy."""
+
+    class Careless:
+        name, period_s, default_scheduler = "careless", 1.0, "immediate"
+
+        def decide(self, _seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+            return Decision(actions, "whatever", desired), state
+
+    stage = Stage()
+    function = stage.deploy(autoscaler="careless", min=2)
+    policies = {**BUILT_IN, "careless": PolicyPlugin(lambda _: Careless(), "Answers anything.", third_party=True)}
+    async with running(autoscaler := stage.another(policies)):
+        await stage.clock.advance(10)
+    assert len(function.instances) == 2
+    assert any(record.error.startswith("TypeError: i") for record in autoscaler.decisions(FUNCTION))
+
+
 class RecordsThreads:
     """A replica policy that records the thread of each decision."""
 

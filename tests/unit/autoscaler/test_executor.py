@@ -60,6 +60,22 @@ async def test_calls_of_one_turn_share_a_worker_and_keep_their_order(monkeypatch
     assert threads[0] is not threading.current_thread()
 
 
+async def test_policies_decide_again_once_the_machine_has_a_thread_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each function waits for its own decision, so that nobody else would submit a call."""
+    monkeypatch.setattr(module, "BACKOFF_S", 0.01)
+    start, refused = threading.Thread.start, [RuntimeError("can't start new thread")] * 2
+
+    def limited(thread: threading.Thread) -> None:
+        if refused:
+            raise refused.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    async with asyncio.timeout(60):
+        assert await submit(PolicyExecutor(), lambda: 42) == 42
+    assert refused == []
+
+
 async def test_no_worker_is_left_when_the_queue_is_empty() -> None:
     executor, threads = PolicyExecutor(), list[threading.Thread]()
     for _ in range(20):
