@@ -245,7 +245,7 @@ class SharedInvoker:
         end_s = time.monotonic() + allowed_s
         while (left_s := end_s - time.monotonic()) > 0:
             if self._agent.directory.lookup(runtime.name) is None:
-                return await self._own(invocation)  # it was removed meanwhile
+                return await self._local(invocation)  # it was removed meanwhile
             place = self._agent.place(runtime.name)
             answer = None
             if place is Place.HERE:

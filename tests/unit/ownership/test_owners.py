@@ -13,6 +13,7 @@ import pytest
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
+from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.replicas.assigner import POLL_S, Assigner
 from gnomon_gateway.replicas.assignment import Attendance, Sighting, next_map
 from gnomon_gateway.replicas.peers import Peers, PeerSecret, read_peer_secret
@@ -213,7 +214,7 @@ NOBODY: Any = cast("Any", None)
 
 async def test_a_word_that_comes_with_a_question_wakes_what_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new owner of a function waits until the others have let go of it; they may say so before they are asked."""
-    life = ReplicaAgent("b", NOBODY, NOBODY, MemoryBoard(), Peers(PeerSecret("between-the-replicas-only")))
+    life = ReplicaAgent("b", NOBODY, FunctionDirectory(), MemoryBoard(), Peers(PeerSecret("between-the-replicas-only")))
     shared = OwnershipMap(1, (Replica("b", "http://b:8082", 1),), (Replica("a", "http://a:8082", 1),))
     life.learn(shared)
     assert [replica.id for replica in life.holdings.unreleased_by("f")] == ["a"]
