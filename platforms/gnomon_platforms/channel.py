@@ -9,6 +9,9 @@ Each batch that `run` accepts ends exactly once: with its result, or with None w
 `done` is called before the owner is notified of the channel's end. A batch for a closed channel ends with None, and was certainly
 not received; one for a channel that drains ends with NOT_TAKEN, because those in flight are not lost.
 
+An instance that refuses a connection has not received that batch, but may still answer those on its other connections, as an
+instance does that is told to end. That batch ends with NOT_TAKEN, and the channel drains for `REFUSED_S` at most.
+
 There are two kinds of transport. One connection carries the frames of every batch (`local`), or each batch is an exchange of its
 own, carried by a task (HTTP, a provider, Lambda). Fencing by epoch is the instance's task; only a function that knows nothing of
 batches needs its channel to refuse a stale epoch (`provider`).
@@ -29,6 +32,8 @@ from gnomon_core.wire import NOT_TAKEN, Frame, Kind, Member, WireError
 
 Done: TypeAlias = Callable[[Frame | None], None]
 Stream: TypeAlias = Callable[[Frame], None]
+REFUSED_S = 5.0
+"""How long an instance that takes no connection any more may answer what is in flight."""
 _STREAM_KINDS = (Kind.STREAM_START, Kind.STREAM_DATA, Kind.STREAM_END)
 _LOG = logging.getLogger("gnomon.channel")
 
@@ -292,9 +297,21 @@ class ExchangeChannel(Channel):
             outcome = self._failed(batch, f"{type(error).__name__}: {error}")
         else:
             outcome = task.result()
+        if outcome.unread and outcome.trouble and len(self._in_flight) > 1 and not self.closed:
+            self._drain_refusing(batch, outcome.trouble)
+            return
         if batch is self._last:
             self.unread, self._last = outcome.unread, None
         self._finish(batch, outcome.result, outcome.trouble)
+
+    def _drain_refusing(self, batch: Batch, trouble: str) -> None:
+        """Put a batch back that found no connection, and let the instance answer the others."""
+        if self._state is not State.DRAINING:
+            self.drain(trouble)
+            self._loop.call_later(REFUSED_S, self._lose, trouble)
+        if batch is self._last:
+            self.unread, self._last = False, None
+        self._finish(batch, NOT_TAKEN)
 
 
 def joined(parts: Sequence[Frame]) -> Frame:

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from urllib3.connection import HTTPSConnection
 
-from gnomon_core.wire import Frame
+from gnomon_core.wire import NOT_TAKEN, Frame, Kind, Member, encode
 from gnomon_platforms.common import open_session
 from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, HttpChannel, NodeContact
 from gnomon_platforms.kubernetes.client import Api, Unreachable, connect
@@ -117,6 +117,36 @@ async def test_unreachable_pod_has_read_nothing(session: aiohttp.ClientSession) 
     assert opened.unread
     assert len(lost) == 1
     assert not await opened.probe(1.0)
+
+
+async def test_pod_that_refuses_connections_still_answers_on_those_that_it_has() -> None:
+    """As one does that is about to end, if nobody has been told so yet."""
+    asked, answering, lost = asyncio.Event(), asyncio.Event(), Lost()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await answering.wait()
+        result = encode(Frame(Kind.RESULT, 1, members=[Member(200, 1, b"", b"answer")]))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(result) + result)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with open_session() as session, asyncio.timeout(60.0):
+        opened = HttpChannel(session, f"http://127.0.0.1:{port}", "t0ken", 30.0, lost.append, concurrency=3)
+        answer = send(opened, request_frame(b"a", batch_id=1))
+        await asked.wait()
+        server.close()
+        others = [send(opened, request_frame(b"b", batch_id=number)) for number in (2, 3)]
+        for other in others:
+            assert await other is NOT_TAKEN
+        assert (lost, opened.closed) == ([], False)
+        answering.set()
+        assert answers(await answer) == [(200, b"answer")]
+        await asyncio.sleep(0)
+    assert len(lost) == 1
 
 
 async def test_a_fault_that_nobody_has_foreseen_ends_its_batch_and_is_logged(

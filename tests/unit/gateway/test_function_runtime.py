@@ -19,7 +19,8 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.channel import Batch as PendingBatch
-from gnomon_platforms.channel import Channel
+from gnomon_platforms.channel import Channel, ExchangeChannel, Outcome
+from tests.waiting import until
 
 
 class Echo:
@@ -89,6 +90,57 @@ class Served:
 @pytest.fixture
 async def served() -> Served:
     return Served()
+
+
+class Exchanges(ExchangeChannel):
+    """The channel of an instance that is reached by a connection for each batch. The test says what becomes of each."""
+
+    def __init__(self, runtime: FunctionRuntime, name: str) -> None:
+        super().__init__(lambda reason: runtime.instance_gone(name, reason), 60.0, name, concurrency=3)
+        self.outcomes: list[asyncio.Future[Outcome]] = []
+        runtime.instance_ready(Instance(name, "fn", 1, "node", 1, 1, InstanceState.READY, 0.0, concurrency=3), self)
+
+    async def probe(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+    async def _exchange(self, batch: PendingBatch, frame: Frame) -> Outcome:
+        comes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.outcomes.append(comes)
+        outcome = await comes
+        members = [Member(200, 1, b"", member.body) for member in frame.members]
+        return outcome if outcome.trouble else Outcome(Frame(Kind.RESULT, batch.id, members=members))
+
+
+REFUSED, BROKEN_OFF = Outcome(None, "connection refused", unread=True), Outcome(None, "connection reset")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"), [(Outcome(), b"first"), (BROKEN_OFF, "instance_lost")], ids=["answers", "breaks off"]
+)
+async def test_instance_that_takes_no_connection_any_more_loses_only_what_it_may_have_executed(
+    outcome: Outcome, answer: bytes | str
+) -> None:
+    runtime = FunctionRuntime(FunctionKey("fn"), Settings(max_batch=1), Immediate(), LearnedLatency())
+    ended, client = Exchanges(runtime, "ended"), Client()
+    now_s = time.monotonic()
+    for body in (b"first", b"second", b"third"):
+        runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, body=body, responder=client))
+    await until(lambda: len(ended.outcomes) == 3)
+    ended.outcomes[1].set_result(REFUSED)
+    ended.outcomes[2].set_result(REFUSED)
+    await until(lambda: runtime.load().queued == 2)
+    assert (client.outcomes, ended.closed) == ([], False)
+    ended.outcomes[0].set_result(outcome)
+    await until(lambda: ended.closed)
+    assert client.outcomes == [answer]
+    successor = Exchanges(runtime, "successor")
+    await until(lambda: len(successor.outcomes) == 2)
+    for exchange in successor.outcomes:
+        exchange.set_result(Outcome())
+    await until(lambda: len(client.outcomes) == 3)
+    assert set(client.outcomes[1:]) == {b"second", b"third"}
+    runtime.close()
 
 
 async def test_requests_of_one_loop_turn_form_one_batch(served: Served) -> None:
