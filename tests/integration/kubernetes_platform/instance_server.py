@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.wsgi import ClosingIterator
 
 from gnomon_runtime.http_app import create_app
 from tests.unit.runtime.conftest import forget_handlers
@@ -43,15 +44,21 @@ class Served:
         # When the last request came. Not a field that `bounded` sets: server and application would hold each other, and only the
         # garbage collector could free them.
         requested_s = [-math.inf]
+        in_flight: list[None] = []
 
         def bounded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-            # gunicorn ends a body where its length says; this server would wait for more.
             requested_s[:] = [time.monotonic()]
-            length = int(environ.get("CONTENT_LENGTH") or 0)
-            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
-            return app(environ, start)
+            in_flight.append(None)
+            try:
+                # gunicorn ends a body where its length says; this server would wait for more.
+                length = int(environ.get("CONTENT_LENGTH") or 0)
+                environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
+                return ClosingIterator(app(environ, start), in_flight.pop)
+            except BaseException:
+                in_flight.pop()
+                raise
 
-        self._requested_s = requested_s
+        self._requested_s, self._in_flight = requested_s, in_flight
         self._server = make_server(host, port, bounded, threaded=True, request_handler=Quiet)
         self.address = f"http://{host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -60,7 +67,8 @@ class Served:
     def end(self) -> None:
         """Stop once no request has come for a while, as gunicorn's worker of an image does, and answer what is in flight."""
         ends_s = time.monotonic() + DRAIN_S
-        while time.monotonic() < min(ends_s, self._requested_s[0] + QUIET_S):
+        # On a busy machine a request may take longer than the pause: a pod that is gone before its answer has lost it.
+        while (now_s := time.monotonic()) < ends_s and (self._in_flight or now_s < self._requested_s[0] + QUIET_S):
             time.sleep(0.02)
         self._server.shutdown()
         self._thread.join()

@@ -141,4 +141,4 @@ def was_ended(gateways: Gateways, leader: str, shadow: str) -> bool:
 
 def gave_up(home: Node, shadow: str) -> bool:
     """True if a Body of this node has given its Shadow up, by what its node's coordinator has written."""
-    return re.search(rf"Shadow {re.escape(shadow)} has gone: \d+ misses in a row", home.agent.said) is not None
+    return re.search(rf"Shadow {re.escape(shadow)} has ended: \d+ misses in a row", home.agent.said) is not None
