@@ -28,7 +28,7 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided last, at one moment: Bodies, cores of a Body, and Shadows."""
+    """The decision in force at one moment: Bodies, cores of a Body, and Shadows."""
 
     bodies: int
     cores: int
@@ -78,7 +78,7 @@ def side(latencies_s: Sequence[float], requests: int, slo_s: float, memory_gb_s:
 
 
 def decided_by_second(documents: Sequence[Mapping[str, Any]], begin_s: float, seconds: float) -> list[Decided]:
-    """What was decided at the end of each second from `begin_s` on, which counts from the first decision that did something.
+    """Return the decision in force at the end of each second from `begin_s` on, counted from the first that did something.
 
     Documents are those of the decisions route, in any order; times are RFC 3339 or seconds.
     """
@@ -130,7 +130,7 @@ def _relative(name: str, live: float, simulated: float, limit: float) -> Verdict
 
 
 def _after(now: Decided, document: Mapping[str, Any]) -> Decided:
-    """What is decided after this decision. A refused decision is what the policy decided all the same."""
+    """Return the decision in force after this one. A refused decision is what the policy decided all the same."""
     bodies = now.bodies if document["desired"] is None else int(document["desired"])
     cores, shadows = now.cores, now.shadows
     for action in document["actions"]:

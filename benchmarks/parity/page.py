@@ -1,4 +1,4 @@
-"""What a run found: the cells with their two sides, as figures with goals and as a Markdown page."""
+"""The results of a run: the cells with their two sides, as figures with goals and as a Markdown page."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _line(row: Compared) -> str:
 
 
 def _burst(bursts: Sequence[Mapping[str, Any]]) -> str:
-    """What Shadows saved, and the table of both runs."""
+    """Say how many requests Shadows saved, above the table of both runs."""
     with_them, without = bursts
     head = BURST.format(
         model=live.BURST_MODEL,
