@@ -20,6 +20,8 @@ while it has requests.
 4.2.3). No platform adds machines itself, so the decision is only advice, shown by `gnomon app describe` and a metric.
 
 **A variant's slowdown** is the ratio of the mean time of its batches in a period to the profiled time of batches of that size.
+Where its instances are slower than the profile, which was perhaps measured on another machine, the policy gets the saturation rate
+that they reach: callers who wait for their answers never ask for more than that, so that the profiled rate would never be exceeded.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from gnomon_gateway.applications.service import Applications, Endpoint
 from gnomon_gateway.dispatch.latency import interpolate
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
+from gnomon_gateway.variants.states import DEFAULT_THRESHOLDS, PERIOD_S, Lifecycle, Measurement
 
 TICK_S = 1.0
 WORKERS_PERIOD_S = 2.0
@@ -54,6 +56,8 @@ LEAST_RPS = 1e-3
 """The load of a kind of query that was queried lately, but not in the window."""
 HEADROOM = 1.05
 """The ratio of capacity to load of variants that queries name: the slack of the Model-Autoscaler (INFaaS, section 5)."""
+SMOOTHING = 0.5
+"""The weight of the last period in a variant's slowdown: a period's noise must not change the plan."""
 _SCALE_MIN = "com.openfaas.scale.min"
 _LOG = logging.getLogger("gnomon.applications")
 
@@ -104,6 +108,18 @@ class MemberWatch:
     counts: Counts
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     load_rps: float = 0.0
+    slowdown: float = 1.0
+
+    def measured(self, measurement: Measurement) -> None:
+        """Take a period's measurement. Without enough batches the slowdown returns to 1, because the contention may have ended."""
+        self.load_rps = measurement.rate_rps
+        self.lifecycle = self.lifecycle.measured(measurement)
+        slowdown = measurement.slowdown if measurement.batches >= DEFAULT_THRESHOLDS.least_batches else 1.0
+        self.slowdown += SMOOTHING * (slowdown - self.slowdown)
+
+    def reached(self, variant: Variant) -> Variant:
+        """The variant with the saturation rate that its instances reach now, at most the profiled one."""
+        return replace(variant, saturation_rps=variant.saturation_rps / max(1.0, self.slowdown))
 
 
 @dataclass(slots=True)
@@ -192,8 +208,8 @@ class ApplicationController(Generic[StateT]):
             watch.lifecycle = watch.lifecycle.loaded() if ready else watch.lifecycle.unloaded()
             if now_s - watch.counts.at_s >= PERIOD_S:
                 measurement = measurement_of(member.variant, watch.counts, counts, ready)
-                watch.load_rps, watch.counts = measurement.rate_rps, counts
-                watch.lifecycle = watch.lifecycle.measured(measurement)
+                watch.counts = counts
+                watch.measured(measurement)
             peak_rps = member.variant.saturation_rps * max(1, ready)
             endpoint.application.report(name, watch.lifecycle.state, watch.load_rps / peak_rps)
 
@@ -226,7 +242,8 @@ class ApplicationController(Generic[StateT]):
             watch = watched.members[name]
             ready = min(running, member.runtime.ready)
             load_rps, state = watch.load_rps, watch.lifecycle.state
-            observed_members.append(VariantMember(member.variant, running, ready, load_rps, state, last_rps=load_rps))
+            variant = watch.reached(member.variant)
+            observed_members.append(VariantMember(variant, running, ready, load_rps, state, last_rps=load_rps))
         demands = tuple(_demands(endpoint, watched, members, now_s))
         return ApplicationObservation(
             now_s, str(endpoint.key), tuple(observed_members), demands, capacity(nodes, own_resources)
@@ -350,7 +367,8 @@ def _named(watched: Watched[StateT], members: Mapping[str, Member], now_s: float
     for query, window in watched.demands.items():
         if query.variant is not None and query.variant in members:
             load_rps[query.variant] = load_rps.get(query.variant, 0.0) + window.rps(now_s)
-    return {name: max(1, math.ceil(HEADROOM * load / members[name].variant.saturation_rps)) for name, load in load_rps.items()}
+    peaks_rps = {name: watched.members[name].reached(members[name].variant).saturation_rps for name in load_rps}
+    return {name: max(1, math.ceil(HEADROOM * load / peaks_rps[name])) for name, load in load_rps.items()}
 
 
 def worker_observations(nodes: Sequence[Node], states: Sequence[tuple[str, VariantState]]) -> list[WorkerObservation]:

@@ -20,6 +20,8 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SIDE = 64
 IMAGE = torch.linspace(0.0, 1.0, 3 * SIDE * SIDE).reshape(1, 3, SIDE, SIDE).numpy()
+HEAVIER = 3
+"""The heavy model's image is so many times larger: its instance, and not what asks it, is what a few callers wait for."""
 IDLE = {"com.openfaas.scale.zero-duration": "3s", "com.openfaas.scale.max": "3"}
 
 
@@ -31,7 +33,8 @@ def pooled() -> torch.nn.Sequential:
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     models = tmp_path_factory.mktemp("models")
-    for name, module in (("light", pooled()), ("heavy", network())):
+    heavy = torch.nn.Sequential(torch.nn.Upsample(scale_factor=HEAVIER), network()).eval()
+    for name, module in (("light", pooled()), ("heavy", heavy)):
         files = capture(module, (torch.ones(2, 3, SIDE, SIDE),), Description(name, "1", "", {}, ("image",)))
         DirectoryRepository(models).put(name, "1", files)
     with started(tmp_path_factory.mktemp("serve") / "state", "--models", str(models)) as gateway:

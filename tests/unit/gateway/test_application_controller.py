@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.workers import decide
 from gnomon_core.fleet import Node
+from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
 from gnomon_core.variants import CORES, MEMORY_BYTES, Variant, VariantState
-from gnomon_gateway.applications.controller import WINDOW_S, Counts, LoadWindow, capacity, measurement_of, worker_observations
+from gnomon_gateway.applications.controller import (
+    WINDOW_S,
+    Counts,
+    LoadWindow,
+    MemberWatch,
+    capacity,
+    measurement_of,
+    worker_observations,
+)
 from gnomon_gateway.applications.service import LONGEST_RETRY_S, Attempts
+from gnomon_gateway.variants.states import Measurement
 
 VARIANT = Variant("a@1/program/fp32/2", "a", "program", "fp32", 2, 4, 0.7, 0.5, {1: 0.02, 4: 0.05}, 1 << 20, 80.0, 2.0)
 
@@ -48,6 +59,24 @@ def test_idle_period_says_nothing_of_the_speed() -> None:
     counts = Counts(0.0, 5, 5, 5.0, 1.0)
     measured = measurement_of(VARIANT, counts, Counts(2.0, 5, 5, 5.0, 1.0), ready=0)
     assert (measured.rate_rps, measured.slowdown, measured.batches) == (0.0, 1.0, 0)
+
+
+def test_variant_slower_than_its_profile_counts_by_the_rate_that_it_reaches() -> None:
+    watch = MemberWatch(Counts(0.0, 0, 0, 0.0, 0.0))
+    for _ in range(6):
+        watch.measured(Measurement(30.0, 80.0, slowdown=2.0, batches=15))
+    assert watch.reached(VARIANT).saturation_rps == pytest.approx(40.0, rel=0.05)
+    observation = ApplicationObservation(0.0, "faces", (VariantMember(watch.reached(VARIANT), 1, 1),), (Demand(40.0),))
+    assert greedy.decide(observation, greedy.GreedyState())[0].instances == {VARIANT.id: 2}
+    for _ in range(6):
+        watch.measured(Measurement(0.0, 80.0))
+    assert watch.reached(VARIANT).saturation_rps == pytest.approx(80.0, rel=0.05), "nobody contends while nothing is asked"
+
+
+def test_variant_faster_than_its_profile_counts_by_its_profile() -> None:
+    watch = MemberWatch(Counts(0.0, 0, 0, 0.0, 0.0))
+    watch.measured(Measurement(30.0, 80.0, slowdown=0.5, batches=15))
+    assert watch.reached(VARIANT) == VARIANT
 
 
 def test_nodes_are_workers_with_allocated_shares_and_the_states_of_variants_there() -> None:
