@@ -20,8 +20,8 @@ while it has requests.
 4.2.3). No platform adds machines itself, so the decision is only advice, shown by `gnomon app describe` and a metric.
 
 **A variant's slowdown** is the ratio of the mean time of its batches in a period to the profiled time of batches of that size.
-Where its instances are slower than the profile, which was perhaps measured on another machine, the policy gets the saturation rate
-that they reach: callers who wait for their answers never ask for more than that, so that the profiled rate would never be exceeded.
+Where its instances are slower than the profile, which was perhaps measured on another machine, the policy gets the saturation
+rate that they reach: callers who wait for their answers never ask for more, so that the profiled rate would never be exceeded.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class MemberWatch:
     slowdown: float = 1.0
 
     def measured(self, measurement: Measurement) -> None:
-        """Take a period's measurement. Without enough batches the slowdown returns to 1, because the contention may have ended."""
+        """Take a period's measurement. Without enough batches the slowdown returns to 1: the contention may have ended."""
         self.load_rps = measurement.rate_rps
         self.lifecycle = self.lifecycle.measured(measurement)
         slowdown = measurement.slowdown if measurement.batches >= DEFAULT_THRESHOLDS.least_batches else 1.0
