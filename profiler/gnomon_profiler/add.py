@@ -120,8 +120,9 @@ def add_from(
 
     `source` is a callable that makes it (`own_models`), a name of the catalog, for which there may be `weights` and which may be
     short where it has one meaning (`names.meant`), a file or folder in another tool's format (`importing`): `.onnx`, a folder of
-    transformers, `.skops`; or a folder with what `extractor.capture` gave; layer blocks are found where the folder has none.
-    `shapes` are of one sample of each input, where the source leaves them open; `length` is of a text model's sequences.
+    transformers or its address on a hub, `.skops`; or a folder with what `extractor.capture` gave; layer blocks are found where
+    the folder has none. `shapes` are of one sample of each input, where the source leaves them open; `length` is of a text
+    model's sequences.
 
     Raises:
         GnomonError: 400 `invalid_source`, `unsafe_source` or `invalid_model_name`; 422 for a model that cannot be captured; 409

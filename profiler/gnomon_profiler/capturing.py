@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import parse_program
 from gnomon_profiler.child_processes import ChildProcesses
-from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
+from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of, is_address
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog
 from gnomon_profiler.repository import PROGRAM, WEIGHTS
@@ -61,7 +61,7 @@ def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -
     from gnomon_profiler.extractor import capture  # noqa: PLC0415 - torch takes seconds
 
     imported = format_of(request.source) if request.source else ""
-    model = _imported(request, imported) if imported else _model(request)
+    model = _imported(request, imported, progress) if imported else _model(request)
     progress(f"{request.name}: capturing the network")
     files = capture(model.module, model.example, model.description)
     if imported:
@@ -126,7 +126,7 @@ def _model(request: CaptureRequest) -> CatalogModel:
     return replace(model, description=replace(model.description, model=request.name))
 
 
-def _imported(request: CaptureRequest, kind: str) -> CatalogModel:
+def _imported(request: CaptureRequest, kind: str, progress: Progress) -> CatalogModel:
     """The model in another tool's format; each needs torch and the tool's library."""
     path = Path(request.source)
     if kind == ONNX:
@@ -136,7 +136,11 @@ def _imported(request: CaptureRequest, kind: str) -> CatalogModel:
     if kind == TRANSFORMERS:
         from gnomon_profiler.importing.transformers_folder import load_transformers  # noqa: PLC0415
 
-        return load_transformers(request.name, path, request.length)
+        if is_address(request.source):
+            from gnomon_profiler.importing.hub import download  # noqa: PLC0415
+
+            path = download(request.source, lambda step: progress(f"{request.name}: {step}"))
+        return load_transformers(request.name, path, request.length, origin=request.source)
     from gnomon_profiler.importing.sklearn_estimator import load_skops  # noqa: PLC0415
 
     return load_skops(request.name, path)

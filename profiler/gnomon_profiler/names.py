@@ -43,6 +43,7 @@ def not_in_catalog(name: str) -> GnomonError:
     hint = f"{did_you_mean(name, known_names())} The catalog has: {', '.join(known_names())}.".strip()
     if _is_architecture(name):
         hint = f"torchvision's is called {TORCHVISION_PREFIX}{name}: `gnomon models add {TORCHVISION_PREFIX}{name}`. {hint}"
+    hint += " One of a hub is added by its address: --from https://huggingface.co/ORGANISATION/NAME."
     return not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", hint)
 
 

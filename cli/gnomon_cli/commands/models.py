@@ -134,6 +134,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     gnomon models add my-model --from exported.onnx
     gnomon models add my-model --from exported.onnx --shape 128 --shape 128
     gnomon models add reviews --from distilbert-base/ --length 64
+    gnomon models add reviews --from https://huggingface.co/ORGANISATION/NAME --length 64
     gnomon models add iris --from estimator.skops
     gnomon models add my-model --from network.py:make --precision auto --validate labelled.npz
     gnomon models add iris --from estimator.skops -g http://server:8080
@@ -155,7 +156,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     metavar="SOURCE",
     help="Source of the model: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, "
     f"a model of the catalog, a folder with {PROGRAM_FILE} and {WEIGHTS}, an ONNX file (.onnx), a folder of Hugging Face "
-    "transformers (config.json and safetensors), or an estimator of scikit-learn (.skops).",
+    "transformers (config.json and safetensors) or the address of one on a hub, or an estimator of scikit-learn (.skops).",
 )
 @click.option(
     "--shape",
@@ -169,7 +170,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     "--length",
     type=click.IntRange(min=1),
     default=None,
-    help="Tokens of a sequence, for a folder of transformers with a text model; default 128, or what the model takes at most.",
+    help="Tokens of a sequence, for a text model of transformers; default 128, or what the model takes at most.",
 )
 @click.option("--version", default="1", help="Version of the model; default 1. A version never changes.")
 @click.option("--engines/--no-engines", default=True, help="Convert the model for the installed engines; the default.")

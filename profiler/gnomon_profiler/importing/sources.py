@@ -1,4 +1,4 @@
-"""The format of a model on disk, by its name and the files in its folder."""
+"""The format of a model, by its name and the files in its folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,20 @@ _INSTEAD = {
 }
 
 
+def is_address(source: str) -> bool:
+    """Return whether the source is the address of a model of a hub."""
+    return source.lower().startswith(("https://", "http://"))
+
+
 def format_of(source: str) -> str:
-    """The format of the model at a path; empty where the path is none of these formats.
+    """The format of the model at a path or a hub's address; empty where it is none of these formats.
 
     Raises:
         GnomonError: 400 `unsafe_source` for a pickle.
 
     """
+    if is_address(source):
+        return TRANSFORMERS
     path = Path(source)
     if path.is_dir():
         return TRANSFORMERS if (path / CONFIG).is_file() and not (path / PROGRAM).is_file() else ""

@@ -1,7 +1,7 @@
-"""A folder of Hugging Face transformers as a model to capture: `config.json` and safetensors, read from disk alone.
+"""A folder of Hugging Face transformers as a model to capture: `config.json` and safetensors, read from disk.
 
 The folder says by `architectures` which of the library's own classes it is for. Code in the folder (`auto_map`), pickled weights
-and quantised ones are refused; nothing is downloaded. A text model is captured for sequences of one length. The gateway pads
+and quantised ones are refused. A text model is captured for sequences of one length. The gateway pads
 shorter ones where the model answers them as it would alone, which is tried here; for other models clients pad them.
 """
 
@@ -21,7 +21,7 @@ from gnomon_core.packaging import import_package
 from gnomon_core.signature import Padding
 from gnomon_profiler.catalog import CatalogModel
 from gnomon_profiler.extractor import Description
-from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, refuse_pickle, unreadable
+from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, is_address, refuse_pickle, unreadable
 
 DEFAULT_LENGTH = 128
 _MAX_CONFIG_BYTES = 4 << 20
@@ -42,8 +42,10 @@ _TOLERANCE = 1e-4
 _HINT = "Write the folder with model.save_pretrained(FOLDER), which gives config.json and model.safetensors."
 
 
-def load_transformers(name: str, folder: Path, length: int = 0) -> CatalogModel:
+def load_transformers(name: str, folder: Path, length: int = 0, *, origin: str = "") -> CatalogModel:
     """The model in a folder. `length` is of a text model's sequences; 0 is 128, or what the model takes at most.
+
+    The model's details name the folder; behind its `origin` where that is an address, whose revision the folder is called.
 
     Raises:
         GnomonError: 400 `unsafe_source` for code or pickles; 422 `invalid_transformers` for files that are missing or broken; 422
@@ -71,7 +73,10 @@ def load_transformers(name: str, folder: Path, length: int = 0) -> CatalogModel:
     outputs = _output_names(module, example, architecture)
     if "length" in details and (padding := _padding(module, names, details["length"], config)) is not None:
         details["padding"] = padding.to_json()
-    details |= {"weights": f"from {folder.name}", "architecture": architecture} | labels
+    details |= {
+        "weights": f"from {f'{origin} at ' if is_address(origin) else ''}{folder.name}",
+        "architecture": architecture,
+    } | labels
     return CatalogModel(module, example, Description(name, details=details, input_names=names, output_names=outputs))
 
 
