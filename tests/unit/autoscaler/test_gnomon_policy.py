@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.gnomon import Gnomon, Options
 from gnomon_autoscaler.policies.gnomon.policy import reaction, speed_of
-from gnomon_autoscaler.policies.gnomon.replay import Rule, Speed, answered_rps, cheapest, late_share, wanted, window
+from gnomon_autoscaler.policies.gnomon.replay import (
+    Rule,
+    Speed,
+    answered_rps,
+    cheapest,
+    late_share,
+    lost_by,
+    wanted,
+    window,
+)
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.replica_policy import inner_memory
 from gnomon_autoscaler.testing import Timeline
@@ -246,6 +255,17 @@ def test_a_window_is_replayed_again_when_its_load_has_changed_and_after_its_time
     assert replayed_at_s(timeline) > max(replays)
 
 
+def test_a_rule_whose_time_is_over_is_left_if_it_would_lose_too_much_by_now() -> None:
+    alternating, rising = [4.0, 16.0] * 300, [4.0] * 300 + [16.0] * 300
+    policy, state, number = settled(alternating)
+    unchanged, _ = policy.decide(looked(alternating, number, 316.0), state)
+    assert unchanged.desired == number
+    # As many arrivals, and no half second with more of them: 32 rps for minutes instead of 20.
+    changed, _ = policy.decide(looked(rising, number, 316.0), state)
+    assert number == 3
+    assert changed.desired == 4
+
+
 # Borrowed cores
 
 MODEL = made_up_profile((BlockPlan(1.0, 10**6),), (1.0,), cores=tuple(range(1, 17)))
@@ -368,6 +388,14 @@ def test_a_rule_is_within_the_bounds_keeps_the_objective_where_any_does_and_is_t
     assert rule.loss <= max(0.001, late_share(points, 0.9, all_rps))
     steady = cheapest(points, ONE_AT_A_TIME, SLO_S, 0.001, least=least, most=most, reacts=False)
     assert rule.bodies <= steady.bodies or rule.loss < steady.loss
+
+
+@given(COUNTS, st.integers(1, 30))
+@settings(max_examples=60, deadline=None)
+def test_the_replay_of_a_single_rule_is_the_one_by_which_it_was_chosen(counts: list[float], most: int) -> None:
+    points = window(counts, 0.5, 0.9)
+    rule = cheapest(points, ONE_AT_A_TIME, SLO_S, 0.001, most=most)
+    assert lost_by(rule, points, ONE_AT_A_TIME, SLO_S, most=most) == rule.loss
 
 
 @given(COUNTS, st.sampled_from([0.9, 2.0]), st.sampled_from([1.0, 4.0]))

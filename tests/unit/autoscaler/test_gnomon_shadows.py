@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.gnomon import Gnomon, Options
-from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, cheapest, window
+from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, cheapest, lost_by, window
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair
@@ -141,6 +141,19 @@ def test_the_choice_of_shadows_never_costs_more_or_keeps_the_objective_less(
     helped = cheapest(points, EACH, 1.0, 0.001, help_=lambda: Help(gain, 10.0 * gain, cost, load_s))
     assert helped.bodies <= alone.bodies or helped.loss < alone.loss
     assert helped.loss <= max(0.001, alone.loss)
+
+
+@given(COUNTS, st.floats(0.05, 2.0))
+@settings(max_examples=25, deadline=None)
+def test_the_replay_of_a_single_rule_with_shadows_is_the_one_by_which_it_was_chosen(counts: list[float], gain: float) -> None:
+    points, help_ = window(counts, 0.5, 0.9), Help(gain, 10.0 * gain, 0.1, 0.05)
+    rule = cheapest(points, EACH, 1.0, 0.001, help_=lambda: help_)
+    assert lost_by(rule, points, EACH, 1.0, most=40, help_=lambda: help_) == rule.loss
+
+
+def test_a_rule_with_shadows_is_not_enough_where_there_are_none() -> None:
+    points = window(STEPS, 0.5, 2.9)
+    assert lost_by(rule(STEPS, QUICK), points, EACH, 3.0, most=40) == 1.0
 
 
 # Decisions

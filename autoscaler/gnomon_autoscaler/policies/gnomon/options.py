@@ -10,8 +10,9 @@ class Options:
     """The mechanisms of `gnomon`; a user sets none of them but `without`.
 
     `loss` is the share of requests that a rule may have lost in the window of `window_s`. Every `renew_s` the rule is checked,
-    and a new one is chosen if the load has changed, or after half of `keep_s` to all of it. That time doubles up to
-    `longest_keep_s` while the rule is that of the least Bodies. The speed of Bodies is computed whenever a window is replayed.
+    and a new one is chosen if the load has changed. After half of `keep_s` to all of it the rule is replayed, and a new one is
+    chosen if this one loses too much; that time doubles up to `longest_keep_s` while the rule is that of the least Bodies. After
+    half of `longest_keep_s` to all of it the speed of Bodies is computed and a rule chosen in any case.
     `spread` is how many standard deviations of the count more than the window's arrivals are expected.
 
     `reaction`: rules follow the arrivals of the last second; else the number is a floor. `uncertainty`: see `spread`. `queue`:

@@ -19,11 +19,11 @@ Shadows add and cost, so that it decides whether they are used, and fewer Bodies
 If nodes lend cores, a Body keeps one core and borrows cores for each batch, so that an idle Body occupies one core only
 (scheduler `economical`).
 
-**Work is done where something has changed.** A half second that brings more than any that was replayed calls for a replay.
-Every five seconds a rule is checked: where the number of arrivals in the window has moved by more than its uncertainty, √N, the
-window is replayed again, and after a quarter of a minute in any case, or a minute where the least Bodies are enough. Between two
-checks most looks find a steady state (`_Steady`): all Bodies that are wanted are ready, and neither the last second nor the queue
-calls for others.
+**Work is done where something has changed.** A half second that brings more than any that was replayed calls for a search.
+Every five seconds a rule is checked: where the number of arrivals in the window has moved by more than its uncertainty, √N, all
+rules are replayed again, and after a minute in any case. After a quarter of a minute only the rule itself is replayed, and kept
+if it loses no more than allowed; the least Bodies are kept for up to a minute. Between two checks most looks find a steady state
+(`_Steady`): all Bodies that are wanted are ready, and neither the last second nor the queue calls for others.
 
 **Inputs.** R is the rate of the smallest batch with about the best throughput, by the model's profile or by the latencies that
 the gateway has learned; without either, Bodies are counted by the requests in the system. The load time is that of the profile
@@ -37,14 +37,24 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from gnomon_autoscaler.policies.gnomon.options import Options
-from gnomon_autoscaler.policies.gnomon.replay import Help, Rule, Speed, Vector, cheapest, never_wait_long, window
+from gnomon_autoscaler.policies.gnomon.replay import (
+    Help,
+    Rule,
+    Speed,
+    Vector,
+    Window,
+    cheapest,
+    lost_by,
+    never_wait_long,
+    window,
+)
 from gnomon_autoscaler.policies.gnomon.shadows import Pairs, help_of, with_shadows
 from gnomon_autoscaler.replica_policy import (
     TOLERANCE_S,
@@ -64,7 +74,7 @@ from gnomon_autoscaler.replica_policy import (
 )
 from gnomon_autoscaler.wrappers import Wrapper, standard
 from gnomon_core.engines import can_borrow
-from gnomon_core.fleet import InstanceKind, InstanceState
+from gnomon_core.fleet import InstanceState
 from gnomon_core.scaling import (
     Action,
     CreateBody,
@@ -119,11 +129,9 @@ class Bodies:
                 return self._followed(observation, speed, rule, remembered)
             if self.holds(observation, remembered):
                 return self._followed(observation, speed, rule, remembered | {"checked_at_s": observation.now_s})
-            if rule.decides_as(_least_rule(observation)) and self._is_as_quick(observation, remembered):
-                arrivals = self._window(observation)
-                if self._least_is_enough(observation, speed, arrivals):
-                    remembered |= _renewed(observation.now_s, arrivals, self._keep_s(observation, memory, rule))
-                    return self._followed(observation, speed, rule, remembered)
+            if self._is_still_enough(observation, speed, rule, remembered):
+                remembered |= _renewed(observation.now_s, self._window(observation), self._keep_s(observation, memory, rule))
+                return self._followed(observation, speed, rule, remembered)
         speed = speed_of(observation, self.options, timestamp_in(remembered, "load_s"))
         if speed is None:
             return _by_concurrency(observation, remembered)
@@ -167,21 +175,45 @@ class Bodies:
         return max(observation.history.arrivals[-1:], default=0.0) > (timestamp_in(memory, "highest") or 0.0)
 
     def holds(self, observation: Observation, remembered: Memory) -> bool:
-        """Return whether a rule is followed on after a check.
+        """Return whether a rule is followed on after a check, without a replay: for its time, while nothing has changed."""
+        renewed_s, keep_s, total = (timestamp_in(remembered, key) for key in ("renewed_at_s", "keep_s", "total"))
+        return (
+            keep_s is not None
+            and total is not None
+            and within_period(renewed_s, _varied(keep_s, total), observation.now_s)
+            and self._is_same_load(observation, remembered)
+            and self._is_as_quick(observation, remembered)
+        )
 
-        It is while the number of arrivals is within one standard deviation of what the last replay has seen, no half second since
-        then has brought more than each of its window, and Bodies start and answer as quickly.
+    def _is_same_load(self, observation: Observation, remembered: Memory) -> bool:
+        """Return whether the load is that of the last replay.
+
+        It is while the number of arrivals is within one standard deviation of what that has seen, and no half second since then
+        has brought more than each of its window.
         """
-        renewed_s, keep_s = (timestamp_in(remembered, key) for key in ("renewed_at_s", "keep_s"))
-        total, highest = (timestamp_in(remembered, key) for key in ("total", "highest"))
-        if keep_s is None or total is None or highest is None:
-            return False
-        if not within_period(renewed_s, _varied(keep_s, total), observation.now_s):
+        renewed_s, total, highest = (timestamp_in(remembered, key) for key in ("renewed_at_s", "total", "highest"))
+        if renewed_s is None or total is None or highest is None:
             return False
         arrivals = self._window(observation)
         since = arrivals[-max(1, math.ceil((observation.now_s - renewed_s) / observation.history.bin_s)) :]
-        changed = max(since, default=0.0) > highest or abs(sum(arrivals) - total) > math.sqrt(total)
-        return not changed and self._is_as_quick(observation, remembered)
+        return max(since, default=0.0) <= highest and abs(sum(arrivals) - total) <= math.sqrt(total)
+
+    def _is_still_enough(self, observation: Observation, speed: Speed, rule: Rule, remembered: Memory) -> bool:
+        """Return whether a rule whose time is over is followed on, so that no search is needed.
+
+        The least Bodies are kept if they are enough. Any other rule is kept if the load is the same and the replay of this rule
+        loses no more than allowed. A search, which may find a cheaper rule, follows when the speed is computed again.
+        """
+        if not self._is_as_quick(observation, remembered):
+            return False
+        arrivals = self._window(observation)
+        if rule.decides_as(_least_rule(observation)):
+            return self._least_is_enough(observation, speed, arrivals)
+        if not self._is_same_load(observation, remembered):
+            return False
+        points, slo_s = self._points(observation, speed, arrivals), _objective_s(observation, speed)
+        most, help_ = max(1, observation.settings.scale.max), partial(self._help, observation, speed)
+        return lost_by(rule, points, speed, slo_s, most=most, help_=help_) <= self.options.loss
 
     def _is_as_quick(self, observation: Observation, remembered: Memory) -> bool:
         """Return whether Bodies start and answer as quickly as when their speed was computed, not long ago."""
@@ -200,20 +232,22 @@ class Bodies:
 
     def _rule(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> Rule:
         """The cheapest rule for the arrivals of the last minutes."""
-        history, scale, slo_s = observation.history, observation.settings.scale, _objective_s(observation, speed)
-        least, most = scale.least, max(1, scale.max)
-        expected, wait_s = self._expected(arrivals), slo_s - speed.batch_s
-        points = window(_continued(expected, history.bin_s, wait_s), history.bin_s, wait_s)
+        scale = observation.settings.scale
         return cheapest(
-            points,
+            self._points(observation, speed, arrivals),
             speed,
-            slo_s,
+            _objective_s(observation, speed),
             self.options.loss,
-            least=least,
-            most=most,
+            least=scale.least,
+            most=max(1, scale.max),
             reacts=self.options.reaction,
-            help_=lambda: self._help(observation, speed),
+            help_=partial(self._help, observation, speed),
         )
+
+    def _points(self, observation: Observation, speed: Speed, arrivals: Sequence[float]) -> Window:
+        """The window that is replayed: the expected arrivals, and their last half second for as long as requests may wait."""
+        bin_s, wait_s = observation.history.bin_s, _objective_s(observation, speed) - speed.batch_s
+        return window(_continued(self._expected(arrivals), bin_s, wait_s), bin_s, wait_s)
 
     def _help(self, observation: Observation, speed: Speed) -> Help | None:
         """The help of Shadows; none where Bodies borrow cores, which have all those of their nodes already."""
@@ -495,24 +529,29 @@ class Gnomon(ReplicaPolicyAdapter):
         self._bodies = Bodies(options, self._pairs)
         super().__init__(_NestedMemory(standard(self._bodies)))
         self.options = options
+        # The state of the last look and what it says of a steady state: most looks come with the same one.
+        self._state: PolicyState | None = None
+        self._steady: _Steady | None = None
 
     def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions towards the number of Bodies, and the Shadows that they need meanwhile."""
         memory = memory_of(state, self.name, self.version)
-        steady = _steady_in(memory)
+        if state is not self._state:
+            self._state, self._steady = state, _steady_in(memory)
+        steady = self._steady
         if steady is not None and steady.lasts(observation):
             if within_period(steady.checked_s, self.options.renew_s, observation.now_s):
-                return Decision((), steady.reason, steady.bodies), state
+                return steady.decision, state
             if self._bodies.holds(observation, _innermost(memory)):
                 checked = {**memory, "steady_at_s": (observation.now_s, steady.until_s)}
-                return Decision((), steady.reason, steady.bodies), replace(state, values=checked)
+                return steady.decision, replace(state, values=checked)
         desired = self._policy.desired_count(observation, memory)
         bodies = self.actions(desired.count, observation)
         decision = with_shadows(desired, _wanted(desired.memory), self._pairs, observation, bodies)
-        after = desired.memory if decision.actions else {**desired.memory, **self._steady(observation, desired)}
+        after = desired.memory if decision.actions else {**desired.memory, **self._steady_after(observation, desired)}
         return decision, PolicyState(self.name, self.version, after)
 
-    def _steady(self, observation: Observation, desired: DesiredCount) -> Memory:
+    def _steady_after(self, observation: Observation, desired: DesiredCount) -> Memory:
         """The steady state that this decision leaves, as `_steady_in` reads it; nothing where there is none."""
         scale, memory = observation.settings.scale, _innermost(desired.memory)
         calm = memory.get("calm")
@@ -525,9 +564,9 @@ class Gnomon(ReplicaPolicyAdapter):
         if active_s is not None and (scale.zero or scale.min == 0):
             until_s = min(until_s, active_s + scale.zero_duration_s)
         values = (*cast("tuple[int, float, float, float]", calm), _settings_of(observation), desired.reason)
-        if not _Steady(checked_s, until_s, *values).lasts(observation):
-            return {}
-        return {"steady_at_s": (checked_s, until_s), "steady": values}
+        entries: Memory = {"steady_at_s": (checked_s, until_s), "steady": values}
+        steady = _steady_in(entries)
+        return entries if steady is not None and steady.lasts(observation) else {}
 
     def actions(self, count: int, observation: Observation) -> tuple[Action, ...]:
         bodies = self._towards(count, observation)
@@ -584,7 +623,7 @@ class _Steady(NamedTuple):
     queue: float
     highest: float
     settings: tuple[StateValue, ...]
-    reason: str
+    decision: Decision
 
     def lasts(self, observation: Observation) -> bool:
         """Return whether the function is still in this state."""
@@ -597,7 +636,7 @@ class _Steady(NamedTuple):
             and (not history.arrivals or history.arrivals[-1] <= self.highest)
             and (self.rps == ANY_RPS or history.rate_rps(history.arrivals, 1.0) <= self.rps)
             and self.settings == _settings_of(observation)
-            and all(instance.state is InstanceState.READY and instance.kind is InstanceKind.BODY for instance in instances)
+            and len(observation.ready) == self.bodies
         )
 
 
@@ -608,7 +647,8 @@ def _steady_in(memory: Memory) -> _Steady | None:
     times, values = memory.get("steady_at_s"), memory.get("steady")
     if not isinstance(times, tuple) or not isinstance(values, tuple):
         return None
-    return _Steady(*cast("_Remembered", times + values))
+    checked_s, until_s, bodies, rps, queue, highest, settings, reason = cast("_Remembered", times + values)
+    return _Steady(checked_s, until_s, bodies, rps, queue, highest, settings, Decision((), reason, bodies))
 
 
 def _wanted(memory: Memory) -> int | None:

@@ -371,6 +371,18 @@ def cheapest(
     return best
 
 
+def lost_by(
+    rule: Rule, recent: Window, speed: Speed, slo_s: float, *, most: int, help_: Callable[[], Help | None] = lambda: None
+) -> float:
+    """The share of the window's requests that this rule loses; all of them where it needs Shadows and there are none."""
+    replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), 0.0, rule.floor, min(most, speed.most))
+    if rule.factor <= 0.0:
+        return replays.lost(replays.none(), rule.floor)
+    replays = replace(replays, help=help_() if rule.shadows else None)
+    reactions = replays.reactions((rule.factor,), (rule.hold_s,))
+    return min((replays.lost(same, rule.floor) for same in reactions if same.shadows == rule.shadows), default=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reaction:
     """A rule without its floor: the Bodies that it wants in each bin, at least `least_bodies` on average, and what these answer.
@@ -416,9 +428,9 @@ class _Replays:
         bins = len(self.recent.arrivals)
         return _Reaction(0.0, 0.0, np.zeros(bins, dtype=np.int64), self.least, _Answers(np.zeros(bins), np.zeros(bins), 0.0))
 
-    def reactions(self) -> Iterator[_Reaction]:
+    def reactions(self, factors: Sequence[float] = FACTORS, holds_s: Sequence[float] = HOLDS_S) -> Iterator[_Reaction]:
         """Each reaction by Bodies alone, and by Shadows first where there are any; those that want most come first."""
-        moving = wanted(self.recent, self.speed, FACTORS, HOLDS_S)
+        moving = wanted(self.recent, self.speed, factors, holds_s)
         ways: list[tuple[Counts, _Answers, _Answers | None]] = [(moving, self._answers(moving, self.speed.load_s), None)]
         if self.help is not None and self.help.load_s < self.speed.load_s:
             lasting = serving(moving, math.ceil(self.speed.load_s / self.recent.bin_s))
@@ -427,7 +439,7 @@ class _Replays:
         for row in reversed(list(np.ndindex(moving.shape[:2]))):
             for (bodies, alone, helped), mean in zip(ways, means, strict=True):
                 with_shadows = None if helped is None else helped[row]
-                yield _Reaction(FACTORS[row[0]], HOLDS_S[row[1]], bodies[row], float(mean[row]), alone[row], with_shadows)
+                yield _Reaction(factors[row[0]], holds_s[row[1]], bodies[row], float(mean[row]), alone[row], with_shadows)
 
     def _answers(self, counts: Counts, load_s: float) -> _Answers:
         return _Answers.of(counts, self.speed, self.recent.bin_s, load_s)
