@@ -28,12 +28,12 @@ import numpy.typing as npt
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.changes import ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import fit
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import sample_of_counts, sample_of_times
+from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals

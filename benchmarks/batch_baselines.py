@@ -55,12 +55,12 @@ from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.billing import EC2, LAMBDA, LambdaPrice, PerCall, ProvisionedPrice
-from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Plan, Size, Space
 from gnomon_planner.samples import sample_of_counts, sample_of_times
+from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals

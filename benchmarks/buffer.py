@@ -38,12 +38,11 @@ from gnomon_autoscaler.policies.batch.plans import BATCHES as PLANNED_BATCHES
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_planner.billing import LAMBDA, PerCall
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.buffer_replay import replay_buffer
-from gnomon_planner.latency import ExactLatency, ServiceTimes
+from gnomon_planner.latency import ExactLatency, PaperLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
-from gnomon_planner.paper import PaperLatency
 from gnomon_planner.plans import Size, Space
+from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.markov import markov_arrivals
 
 Vector = npt.NDArray[np.float64]

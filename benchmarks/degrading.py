@@ -15,8 +15,8 @@ from functools import partial
 from benchmarks.infaas_loads import DAY_MODELS, HOUR_START_S, LEAST_RPS, MODELS_S, QUICK_S, mapped, twitter
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
-from gnomon_autoscaler.policies.infaas.floors import FloorState, decide_with_floors
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
+from gnomon_autoscaler.policies.infaas.policy import FloorState, decide_with_floors
 from gnomon_core.variants import CPU, Query
 from gnomon_simulator.events import stream
 from gnomon_simulator.variant_catalogs import table_6_variants

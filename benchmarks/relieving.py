@@ -20,7 +20,7 @@ from benchmarks.report import Figure, measured, write
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
-from gnomon_autoscaler.policies.infaas.overload import OverloadState, decide_in_overload
+from gnomon_autoscaler.policies.infaas.policy import OverloadState, decide_in_overload
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.variants import CORES, CPU, MEMORY_BYTES, Query, Variant

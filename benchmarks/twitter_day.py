@@ -58,8 +58,8 @@ from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.billing import FARGATE, LAMBDA
-from gnomon_planner.buffer_replay import BufferChange, concurrency_quantile, instance_waits, replay_buffer, replay_changing_buffer
 from gnomon_planner.numerics import Indices, Vector
+from gnomon_planner.validation import BufferChange, concurrency_quantile, instance_waits, replay_buffer, replay_changing_buffer
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace
@@ -473,7 +473,7 @@ def _cost(key: str, hours: Sequence[Row], mode: str) -> Figure:
     return Figure(key, mean, "×", COST_GOAL, "<=", "met" if mean <= COST_GOAL else "missed", said)
 
 
-BUFFER = ("planner/gnomon_planner/buffer_replay.py", "planner/gnomon_planner/billing.py")
+BUFFER = ("planner/gnomon_planner/validation.py", "planner/gnomon_planner/billing.py")
 DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch", "benchmarks/twitter_day.py")
 HINDSIGHT_SOURCES = (*BUFFER, "benchmarks/twitter_day.py")
 

@@ -27,9 +27,9 @@ from benchmarks.report import FOLDER, ResultCache, machine, write
 from gnomon_core.clock import parse_time_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import read_settings
+from gnomon_simulator.commands import Progress
 from gnomon_simulator.parity import read_recording
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.progress import Progress
 from gnomon_simulator.replay_report import SUCCESSES
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate

@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError, LocationValueError, MaxRetryError, New
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from gnomon_cli.credentials import Credentials
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_core.errors import cause_of
 
 SHOWN_CHARACTERS = 1000

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_core.atomic_files import make_folder, replace_file
 
 BASIC = "basic"

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnomon_cli.errors import CommandFailed
-from gnomon_cli.output import compact_json
+from gnomon_cli.output import CommandFailed, compact_json
 from gnomon_cli.stack import Resources, Stack, StackFunction, read_yaml
 from gnomon_core.nearest_names import did_you_mean
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gnomon_cli.command import Entry, LazyGroup
-from gnomon_cli.errors import EXIT_FAILURE
+from gnomon_cli.output import EXIT_FAILURE
 from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import how_to_install
 

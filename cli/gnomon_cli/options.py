@@ -20,7 +20,7 @@ import click
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import option_group
 from gnomon_cli.credentials import find
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_cli.stack import Stack, default_file, load_stack, select
 from gnomon_core.addresses import unbracketed
 from gnomon_core.units import parse_duration_s, parse_memory_bytes

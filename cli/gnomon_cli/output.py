@@ -1,4 +1,8 @@
-"""Output of commands: tables for people, JSON for programs and for the gateway."""
+"""Output of commands: tables for people, JSON for programs and for the gateway; failures as one line on stderr and an exit code.
+
+The exit code is 0 for success, 1 for a failure (of the gateway, the network, the stack file), 2 for a command that was written
+wrongly (click's own).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+
+EXIT_FAILURE = 1
+EXIT_WRONG_COMMAND = 2
+
+
+class CommandFailed(click.ClickException):
+    """A failure, with a hint that says what to do."""
+
+    exit_code = EXIT_FAILURE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message} {hint}".strip())
+
+
+class WrongCommand(CommandFailed):
+    """A command line whose options contradict each other or are not valid."""
+
+    exit_code = EXIT_WRONG_COMMAND
 
 
 def print_json(document: Any) -> None:

@@ -44,7 +44,7 @@ from pathlib import Path
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_core.nearest_names import did_you_mean
 
 SCHEMA_VERSION = "1.0"

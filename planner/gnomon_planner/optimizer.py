@@ -37,7 +37,7 @@ from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
 from gnomon_planner.numerics import Array, Indices
 from gnomon_planner.plans import Choice, Plan, Size, Space
-from gnomon_planner.service_spread import Spread
+from gnomon_planner.service_time import Spread
 from gnomon_planner.sweep import Waits, WaitsOfBatch
 
 PER_MILLION = 1e6

@@ -9,7 +9,7 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.service_spread import DETERMINISTIC, representative_ratios
+from gnomon_planner.service_time import DETERMINISTIC, representative_ratios
 
 AT_ONCE = ((0.0, 1.0),)
 
@@ -19,7 +19,7 @@ class Size:
     """A size of instance: name, memory in MB, cores, and S_k for batches of k = 1, 2, … that it can serve (`service_s`, seconds).
 
     S_k is the median service time. A batch takes S_k times one of `ratios`, all equally likely. The cost of a call is the mean
-    over all ratios; the latency is a mixture over a few representative ones (`service_spread`).
+    over all ratios; the latency is a mixture over a few representative ones (`service_time`).
     """
 
     name: str

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from gnomon_planner.buffer import Buffer, BufferPlan, first_phases_of
 from gnomon_planner.maps import Counting, Map
 from gnomon_planner.numerics import Array, Indices, crossings, interpolated
-from gnomon_planner.service_spread import DETERMINISTIC, Spread
+from gnomon_planner.service_time import DETERMINISTIC, Spread
 
 NODES = 8
 MIN_GUESSED_ROWS = 12  # with fewer rows each is solved without a guess

@@ -21,7 +21,7 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.local.capacity import available_memory_bytes
+from gnomon_platforms.local.nodes import available_memory_bytes
 
 MEMORY_BYTES = 1_500_000_000
 DISK_BYTES = 500_000_000

@@ -27,8 +27,7 @@ from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.gateway import SharedGateway
 from gnomon_gateway.replicas.state_sync import PairFollower, Reporter
 from gnomon_server.kubernetes import ClusterBackend
-from gnomon_server.scaling import ScalingAdapter
-from gnomon_server.scaling_state import ScalingStateTransfer
+from gnomon_server.scaling import ScalingAdapter, ScalingStateTransfer
 
 RETRY_S = 1.0
 GRACE_S = 1.0

@@ -22,7 +22,7 @@ from moto.server import ThreadedMotoServer
 from safetensors.numpy import load
 
 from gnomon_cli.main import gnomon
-from gnomon_cli.model_folder import model_folder
+from gnomon_cli.model_repository import model_folder
 from gnomon_core.engines import EngineReport, EngineResult
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelRepository

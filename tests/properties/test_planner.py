@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from gnomon_planner.billing import FARGATE, LAMBDA, Billing, LambdaPrice, PerCall, Provisioned
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.fit import fit
-from gnomon_planner.latency import ExactLatency, ServiceTimes
+from gnomon_planner.latency import ExactLatency, PaperLatency, ServiceTimes
 from gnomon_planner.map_families import Chain, Shape, erlang_mixture, map2, mmpp2, skewness_bounds, with_skewness
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
-from gnomon_planner.paper import PaperLatency
 from gnomon_planner.plans import Plan, Size, Space
 from gnomon_planner.samples import sample_of_counts, sample_of_times
-from gnomon_planner.service_spread import MAX_RATIOS, ratios_of_runs
+from gnomon_planner.service_time import MAX_RATIOS, ratios_of_runs
 
 means = st.floats(1e-4, 1e4)
 positive = st.floats(1e-3, 1e3)

@@ -38,10 +38,9 @@ from benchmarks.reports.report import Results, Step
 from gnomon_core import lambda_pricing as prices
 from gnomon_planner.billing import LAMBDA
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.buffer_replay import replay_buffer
-from gnomon_planner.latency import ExactLatency, Latency, ServiceTimes
+from gnomon_planner.latency import ExactLatency, Latency, PaperLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.paper import PaperLatency
+from gnomon_planner.validation import replay_buffer
 
 VANILLA_APPLICATION = "Inception-v4"
 VANILLA_HOURS = (5, 6, 7)

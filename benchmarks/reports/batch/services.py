@@ -27,7 +27,7 @@ from benchmarks.reports.batch.setting import APPLICATIONS, MB_PER_CPU, Applicati
 from benchmarks.reports.report import Results, Step
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_planner.plans import Size
-from gnomon_planner.service_spread import ratios_of_runs
+from gnomon_planner.service_time import ratios_of_runs
 
 Vector = npt.NDArray[np.float64]
 CORES = (1, 2)

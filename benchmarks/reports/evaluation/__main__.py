@@ -24,7 +24,7 @@ from benchmarks.reports.evaluation.grid import Cell, grid
 from benchmarks.reports.evaluation.loads import FILE, arrivals
 from benchmarks.reports.evaluation.pages import published
 from benchmarks.reports.evaluation.runs import Row, measure
-from gnomon_simulator.progress import Progress
+from gnomon_simulator.commands import Progress
 
 SOURCES = (
     "core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/asyfunc_cluster.py",

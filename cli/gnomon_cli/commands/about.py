@@ -17,9 +17,8 @@ from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
 from gnomon_cli.commands.functions import in_namespace
 from gnomon_cli.credentials import basic, forget, remember
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Duration, Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import note, print_json
+from gnomon_cli.output import CommandFailed, note, print_json
 from gnomon_core.functions import PROBLEM
 
 OK = 200

@@ -17,9 +17,8 @@ import urllib3
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command, option_group
 from gnomon_cli.deployment import Deployment, Overrides, from_flags, from_stack, pairs
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import compact_json, note, print_json
+from gnomon_cli.output import CommandFailed, compact_json, note, print_json
 from gnomon_cli.stack import Resources, Stack
 
 NOT_FOUND = 404

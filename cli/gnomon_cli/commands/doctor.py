@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from gnomon_cli.command import Command
-from gnomon_cli.errors import EXIT_FAILURE, WrongCommand
 from gnomon_cli.options import json_option
-from gnomon_cli.output import print_json
+from gnomon_cli.output import EXIT_FAILURE, WrongCommand, print_json
 from gnomon_server.options import state_folder
 
 

@@ -14,9 +14,8 @@ import click
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import removal, required_stack
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import compact_json, note, print_json, print_table
+from gnomon_cli.output import CommandFailed, compact_json, note, print_json, print_table
 
 _ORDERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "name": lambda function: function["name"],

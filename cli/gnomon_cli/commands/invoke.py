@@ -14,9 +14,8 @@ import click
 
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, namespace_option
-from gnomon_cli.output import note, read_standard_input
+from gnomon_cli.output import CommandFailed, note, read_standard_input
 from gnomon_cli.stack import load_stack
 from gnomon_core.functions import DEFAULT_NAMESPACE
 

@@ -15,7 +15,7 @@ import click
 from gnomon_cli.command import Command
 from gnomon_cli.commands.models import Numbers
 from gnomon_cli.commands.serve_options import lambda_options, read_lambda_options
-from gnomon_cli.model_folder import folder_options, model_folder, model_repository
+from gnomon_cli.model_repository import folder_options, model_folder, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.lambda_pricing import MB_PER_CORE

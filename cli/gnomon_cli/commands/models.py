@@ -21,11 +21,9 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
-from gnomon_cli.errors import CommandFailed, WrongCommand
-from gnomon_cli.model_folder import folder_options, model_repository, profile_store
+from gnomon_cli.model_repository import RemoteModels, folder_options, model_repository, profile_store
 from gnomon_cli.options import Target, json_option, server_options
-from gnomon_cli.output import note, print_json, print_table
-from gnomon_cli.remote_models import RemoteModels
+from gnomon_cli.output import CommandFailed, WrongCommand, note, print_json, print_table
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.engines import (
     AGREEMENT,

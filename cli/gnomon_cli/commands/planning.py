@@ -17,9 +17,8 @@ from click.core import ParameterSource
 
 from gnomon_cli.command import Command
 from gnomon_cli.commands.simulation import FILE, fit_file
-from gnomon_cli.errors import EXIT_FAILURE, WrongCommand
 from gnomon_cli.options import Duration, NewFile, json_option
-from gnomon_cli.output import note, print_json, print_table
+from gnomon_cli.output import EXIT_FAILURE, WrongCommand, note, print_json, print_table
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.units import MEGABYTE
@@ -249,7 +248,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_spread import reduced_ratios  # noqa: PLC0415
+    from gnomon_planner.service_time import reduced_ratios  # noqa: PLC0415
 
     document = _read(file)
     try:
@@ -287,7 +286,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
     """
     from gnomon_core.profiles import ModelProfile  # noqa: PLC0415
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_spread import ratios_of_quartile_range  # noqa: PLC0415
+    from gnomon_planner.service_time import ratios_of_quartile_range  # noqa: PLC0415
 
     try:
         profile = ModelProfile.from_json(_read(file))
@@ -340,8 +339,11 @@ def timeouts_of(text: str) -> tuple[float, ...]:
 
 def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_spread import ratios_of_runs  # noqa: PLC0415
-    from gnomon_planner.service_time import Measurement, fit_service_times  # noqa: PLC0415
+    from gnomon_planner.service_time import (  # noqa: PLC0415
+        Measurement,
+        fit_service_times,
+        ratios_of_runs,
+    )
 
     by_cores = all("cores" in cell for cell in cells)
     key, core_size = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
@@ -572,8 +574,7 @@ def _service(service_ms: tuple[float, ...], ratios: tuple[float, ...], batch: in
 
 def _latency(process: Map, batch: int, timeout_ms: float, service: ServiceTimes, method: str) -> Latency:
     from gnomon_planner.buffer import BufferPlan  # noqa: PLC0415 - as above
-    from gnomon_planner.latency import ExactLatency  # noqa: PLC0415
-    from gnomon_planner.paper import PaperLatency  # noqa: PLC0415
+    from gnomon_planner.latency import ExactLatency, PaperLatency  # noqa: PLC0415 - as above
 
     plan = BufferPlan(batch, timeout_ms / MS_PER_S)
     if method == "exact":

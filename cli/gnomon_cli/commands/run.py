@@ -22,7 +22,7 @@ from gnomon_cli.commands.deploy import send
 from gnomon_cli.commands.serve import read_options, serve_options
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import Overrides, from_stack
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_cli.stack import Stack, StackFunction, load_stack
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.packaging import how_to_install

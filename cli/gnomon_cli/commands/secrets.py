@@ -10,9 +10,8 @@ import click
 
 from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.functions import in_namespace
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import compact_json, print_json, read_standard_input
+from gnomon_cli.output import CommandFailed, compact_json, print_json, read_standard_input
 
 PATH = "/system/secrets"
 CONFLICT = 409

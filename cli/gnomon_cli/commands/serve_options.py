@@ -191,7 +191,7 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
 
 def _served(options: dict[str, Any]) -> ServedModels | None:
     """The models that Revisions may name, their profiles and the network between nodes; None without --models."""
-    from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
+    from gnomon_cli.model_repository import model_folder, model_repository  # noqa: PLC0415 - as above
     from gnomon_server.kubernetes import served_models  # noqa: PLC0415 - as above
 
     network = declared_network(options["network_gbps"], options["network_rtt_ms"])

@@ -17,9 +17,8 @@ import click
 from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.invoke import body_of, headers_of
 from gnomon_cli.deployment import pairs
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Duration, NewFile, Target, gateway_options, json_option, policy_option
-from gnomon_cli.output import note, print_json, print_table
+from gnomon_cli.output import CommandFailed, note, print_json, print_table
 
 if TYPE_CHECKING:
     from gnomon_planner.fit import Fit

@@ -30,9 +30,8 @@ from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import CALL_TIMEOUT_S, deploy_options, deploy_stack, required_stack
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import pairs, read_template
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import compact_json, note
+from gnomon_cli.output import CommandFailed, compact_json, note
 from gnomon_cli.stack import Stack, StackFunction, Value
 from gnomon_server.options import payload_secret_file, state_folder
 

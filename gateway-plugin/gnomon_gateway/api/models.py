@@ -2,7 +2,7 @@
 
     GET /gnomon/models                        all models: signature, size and SHA-256 of each file
     GET /gnomon/models/NAME[@VERSION]         one, with its report on engines; its layer blocks with ?layers=true
-    PUT /gnomon/models/NAME/VERSION           its files, in an archive (`gnomon_core.model_archive`)
+    PUT /gnomon/models/NAME/VERSION           its files, in an archive (`gnomon_core.model_files`)
 
     body ─▶ spool folder, hashes compared ─▶ repository: program, layers and report checked, files moved ─▶ the version appears
 
@@ -28,8 +28,7 @@ from starlette.responses import JSONResponse, Response
 from gnomon_core.engines import REPORT, read_report
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
-from gnomon_core.model_archive import Unpacker
-from gnomon_core.model_files import check_name
+from gnomon_core.model_files import Unpacker, check_name
 from gnomon_gateway.api.disk import full_disk_refuses, no_disk
 from gnomon_gateway.api.requests import Handlers, flag_in_query
 

@@ -31,10 +31,10 @@ import contextlib
 import json
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, bad_request, conflict
@@ -42,7 +42,6 @@ from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
 from gnomon_core.interfaces import StoredFunction, StoredNamespace
 from gnomon_platforms.kubernetes.client import Api, Document, Fence, Refused, Unreachable, to_gnomon_error
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
-from gnomon_platforms.kubernetes.loop_thread import LoopThread
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, secret, with_creation
 from gnomon_platforms.kubernetes.objects.names import (
@@ -616,3 +615,30 @@ class KubernetesStore:
             watchers = tuple(self._namespace_watchers)
         for changed in watchers:
             changed()
+
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop's thread. Any other thread may call it, until it is closed."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run this on the loop and wait for what it returns or raises."""
+        if self._loop.is_closed() or threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("the loop was closed, or its own thread would wait for itself")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """End the loop. May be called again."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -2,8 +2,11 @@
 
 Each takes a `Call` and returns the results in ONNX's order. Those on shapes compute with numbers where all inputs are known
 (`_on_numbers`). What ONNX defines and torch has no functional operation for is said with `Unsupported`. The definitions are those
-of https://onnx.ai/onnx/operators; the padding of windows and the coordinates of `Resize` are in `onnx_windows`, LSTM and GRU in
-`onnx_recurrent`.
+of https://onnx.ai/onnx/operators; the padding of windows and the coordinates of `Resize` are in `onnx_windows`.
+
+**LSTM and GRU.** ONNX has the time as first axis, the batch as second, and results of shape (time, directions, batch, hidden).
+Gates of an LSTM are in the order i, o, f, c and torch's i, f, g, o; those of a GRU z, r, h and torch's r, z, n. Both are captured
+as torch's are, one step of time after the other (`gnomon_profiler.recurrent`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gnomon_profiler.importing import onnx_recurrent, onnx_windows
+from gnomon_profiler.importing import onnx_windows
 from gnomon_profiler.importing.onnx_file import Fill
 from gnomon_profiler.importing.onnx_values import (
     MAX_KNOWN,
@@ -31,6 +34,7 @@ from gnomon_profiler.importing.onnx_values import (
     known,
     sizes,
 )
+from gnomon_profiler.recurrent import gru_layers, lstm_layers
 
 Function: TypeAlias = Callable[[Call], Results]
 
@@ -525,6 +529,85 @@ def _attention_scale(call: Call) -> Tensor:
     )
 
 
+_LSTM_GATES, _GRU_GATES = (0, 2, 3, 1), (1, 0, 2)
+_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+
+
+def lstm(call: Call) -> Results:
+    """`LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P)`: Y, Y_h, Y_c."""
+    if call.has(7):
+        raise Unsupported("it has peepholes")
+    if call.attribute("input_forget", 0):
+        raise Unsupported("it couples input and forget gates")
+    directions = _directions(call)
+    tensor, hidden, cell = call.tensor(0), _initial_state(call, 5, directions), _initial_state(call, 6, directions)
+    weights = _gate_weights(call, _LSTM_GATES)
+    output, last, last_cell = lstm_layers(tensor, (hidden, cell), weights, *_layer_settings(directions))
+    return _by_direction(output, directions), last, last_cell
+
+
+def gru(call: Call) -> Results:
+    """`GRU(X, W, R, B, sequence_lens, initial_h)`: Y, Y_h."""
+    if not call.attribute("linear_before_reset", 0):
+        raise Unsupported("its reset gate is applied before the product (linear_before_reset = 0), and torch's behind it")
+    directions = _directions(call)
+    tensor, hidden = call.tensor(0), _initial_state(call, 5, directions)
+    output, last = gru_layers(tensor, hidden, _gate_weights(call, _GRU_GATES), *_layer_settings(directions))
+    return _by_direction(output, directions), last
+
+
+def _layer_settings(directions: int) -> tuple[Any, ...]:
+    """Biases, one layer, no dropout, not in training, whether both directions, time first: torch's settings of these layers."""
+    return True, 1, 0.0, False, directions > 1, False
+
+
+def _directions(call: Call) -> int:
+    """1 or 2; anything else that torch's cells do not have is refused."""
+    direction = call.attribute("direction", "forward")
+    if direction not in ("forward", "bidirectional"):
+        raise Unsupported(f"the direction {direction!r} is not supported")
+    if call.has(4):
+        raise Unsupported("its sequences differ in length")
+    if "clip" in call.step.attributes or call.attribute("layout", 0):
+        raise Unsupported("only layout 0 without clipping is supported")
+    directions = 2 if direction == "bidirectional" else 1
+    expected = _ACTIVATIONS[call.step.operator] * directions
+    if [activation.capitalize() for activation in call.attribute("activations", expected)] != expected:
+        raise Unsupported("its activations are not the usual ones")
+    return directions
+
+
+def _initial_state(call: Call, index: int, directions: int) -> Tensor:
+    if call.has(index):
+        return call.tensor(index)
+    tensor = call.tensor(0)
+    return tensor.new_zeros(directions, tensor.shape[1], call.attribute("hidden_size"))
+
+
+def _gate_weights(call: Call, gates: tuple[int, ...]) -> list[Tensor]:
+    """The weights of the input and the state, and their biases, of each direction."""
+    inputs, states, count = call.tensor(1), call.tensor(2), len(gates)
+    hidden = int(states.shape[-1])
+    biases = call.optional(3)
+    if biases is None:
+        biases = inputs.new_zeros(inputs.shape[0], 2 * count * hidden)
+
+    def ordered(tensor: Tensor) -> Tensor:
+        parts = torch.split(tensor, hidden)
+        return torch.cat([parts[gate] for gate in gates])
+
+    parameters: list[Tensor] = []
+    for number in range(int(inputs.shape[0])):
+        first, second = torch.split(biases[number], count * hidden)
+        parameters += [ordered(inputs[number]), ordered(states[number]), ordered(first), ordered(second)]
+    return parameters
+
+
+def _by_direction(output: Tensor, directions: int) -> Tensor:
+    time, batch, width = output.shape
+    return output.reshape(time, batch, directions, width // directions).transpose(1, 2)
+
+
 _UNARY: Mapping[str, Callable[..., Tensor]] = {
     "Abs": torch.abs,
     "Atan": torch.atan,
@@ -586,7 +669,7 @@ OPERATORS: Mapping[str, Function] = {
     "Expand": _expand,
     "Flatten": _flatten,
     "Floor": _on_numbers(np.floor, _unary(torch.floor)),
-    "GRU": onnx_recurrent.gru,
+    "GRU": gru,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
@@ -599,7 +682,7 @@ OPERATORS: Mapping[str, Function] = {
     "Identity": lambda call: call.value(0),
     "InstanceNormalization": _instance_normalisation,
     "LRN": _local_response,
-    "LSTM": onnx_recurrent.lstm,
+    "LSTM": lstm,
     "LayerNormalization": _layer_normalisation,
     "LeakyRelu": lambda call: functional.leaky_relu(call.tensor(0), call.attribute("alpha", 0.01)),
     "LogSoftmax": _softmax(functional.log_softmax),

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnomon_cli.deployment import Overrides, from_stack
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_cli.stack import parse_stack
 from tests.integration.cli.conftest import STACK
 

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gnomon_core.model_archive import Archive
+from gnomon_core.model_files import Archive
 from gnomon_gateway.api.access import BasicAuth
 from gnomon_gateway.api.models import ModelRoutes
 from gnomon_profiler.repository import DirectoryRepository

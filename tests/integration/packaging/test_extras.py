@@ -24,7 +24,7 @@ for name in wanted:
             count += 1
 assert count > 3, count
 """
-INTEGER_PROGRAMS = [f"gnomon_autoscaler.policies.infaas.{module}" for module in ("decomposition", "exact")]
+INTEGER_PROGRAMS = ["gnomon_autoscaler.policies.infaas.exact"]
 PARTS = {
     # What the wheel brings without an extra is enough for the command line and every policy but those that plan or replay: they
     # say so.

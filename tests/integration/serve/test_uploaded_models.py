@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from gnomon_core.model_archive import Archive
+from gnomon_core.model_files import Archive
 from gnomon_core.process_memory import peak_bytes
 from gnomon_core.program import Operation, Program, Value, Weight, dump_program
 from gnomon_core.signature import ModelSignature, TensorSpec

@@ -20,8 +20,8 @@ from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_planner.buffer_replay import replay_buffer
 from gnomon_planner.maps import Map
+from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import read_trace
 from tests.refusals import refused

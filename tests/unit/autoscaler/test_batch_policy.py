@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.policies.batch.overload import HOLD_S, overloaded
-from gnomon_autoscaler.policies.batch.policy import Batch
+from gnomon_autoscaler.policies.batch.policy import HOLD_S, Batch, overloaded
 from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline

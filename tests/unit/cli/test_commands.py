@@ -20,9 +20,9 @@ from gnomon_cli.commands.planning import sizes_of_file, timeouts_of
 from gnomon_cli.commands.serve import read_options, serve
 from gnomon_cli.commands.serve_options import knative_gateway_options, knative_options, read_cluster_options
 from gnomon_cli.credentials import Credentials, config_file, find, forget, remember
-from gnomon_cli.errors import CommandFailed
 from gnomon_cli.main import ALIASES, TABLE, gnomon
 from gnomon_cli.options import gateway_url
+from gnomon_cli.output import CommandFailed
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable, ModelProfile, Network

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.output import CommandFailed
 from gnomon_cli.stack import Stack, load_stack, parse_stack, select, substitute
 
 HEAD = "version: 1.0\nprovider:\n  name: openfaas\n"

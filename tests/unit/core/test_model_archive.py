@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.model_archive import SUMS, Archive, Unpacker
+from gnomon_core.model_files import SUMS, Archive, Unpacker
 from tests.refusals import refused
 
 CONTENTS = {"program.json": b"{}" * 700, "weights.safetensors": bytes(range(256)) * 40, "empty.bin": b"", "block.bin": b"x" * 512}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from gnomon_autoscaler.policies.infaas import greedy
-from gnomon_autoscaler.policies.infaas.floors import HOLD_S, FloorState, decide_with_floors
+from gnomon_autoscaler.policies.infaas.policy import FLOOR_HOLD_S, FloorState, decide_with_floors
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import CORES, Variant
 
@@ -62,9 +62,9 @@ def test_accuracy_returns_after_less_load_has_lasted() -> None:
     assert state.share == 1.0
     assert "exact" not in plan.instances
     plan, state = decide(seen(wished(350.0), now_s=5.0, running=running), state)
-    plan, state = decide(seen(wished(60.0), now_s=HOLD_S + 4.0, running=running), state)
+    plan, state = decide(seen(wished(60.0), now_s=FLOOR_HOLD_S + 4.0, running=running), state)
     assert state.share == 1.0, "the load was high at second 5"
-    plan, state = decide(seen(wished(60.0), now_s=HOLD_S + 5.0, running=running), state)
+    plan, state = decide(seen(wished(60.0), now_s=FLOOR_HOLD_S + 5.0, running=running), state)
     assert (plan.instances, state.share) == ({"exact": 4}, 0.0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnomon_autoscaler.policies.infaas import greedy
-from gnomon_autoscaler.policies.infaas.overload import HOLD_S, OverloadState, decide_in_overload
+from gnomon_autoscaler.policies.infaas.policy import OVERLOAD_HOLD_S, OverloadState, decide_in_overload
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import CORES, Variant, VariantState
 
@@ -46,10 +46,10 @@ def test_resources_that_the_plan_leaves_bound_them() -> None:
 
 def test_they_stay_for_the_window_of_a_demand_and_no_longer() -> None:
     _, state = decide(seen(50.0))
-    plan, state = decide(seen(10.0, VariantState.ACTIVE, now_s=HOLD_S - 1.0, running=3), state)
+    plan, state = decide(seen(10.0, VariantState.ACTIVE, now_s=OVERLOAD_HOLD_S - 1.0, running=3), state)
     assert plan.instances == {"small": 3}
     for second in range(4):
-        plan, state = decide(seen(10.0, VariantState.ACTIVE, now_s=HOLD_S + second, running=3), state)
+        plan, state = decide(seen(10.0, VariantState.ACTIVE, now_s=OVERLOAD_HOLD_S + second, running=3), state)
     assert plan.instances == {"small": 1}
 
 

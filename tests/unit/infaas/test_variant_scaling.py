@@ -8,7 +8,7 @@ import pytest
 from gnomon_autoscaler.policies.infaas import exact
 from gnomon_autoscaler.policies.infaas.exact import solve
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
-from gnomon_autoscaler.policies.infaas.installed import INITIAL, installed_policy
+from gnomon_autoscaler.policies.infaas.policy import INITIAL, installed_policy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import Variant

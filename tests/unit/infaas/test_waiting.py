@@ -5,7 +5,7 @@ from heapq import heapify, heapreplace
 
 import pytest
 
-from gnomon_autoscaler.policies.infaas.waiting import served_in_time, utilization
+from gnomon_autoscaler.policies.infaas.problem import served_in_time, utilization
 
 
 def late_share(rate_rps: float, service_s: float, instances: int, objective_s: float, queries: int = 150_000) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_platforms.local.capacity import OWN_MEMORY_BYTES, available_memory_bytes, memory_for_instances, quota_cores
+from gnomon_platforms.local.nodes import OWN_MEMORY_BYTES, available_memory_bytes, memory_for_instances, quota_cores
 
 MIB = 1 << 20
 Groups = Callable[[Mapping[str, str]], Path]

@@ -8,22 +8,24 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.latency import ExactLatency, ServiceTimes
+from gnomon_planner.latency import ExactLatency, PaperLatency, ServiceTimes, first_phases, member_shares
 from gnomon_planner.map_families import Shape, erlang_mixture, hyperexponential, kpc, kronecker
 from gnomon_planner.maps import Map
-from gnomon_planner.paper import PaperLatency, first_phases, member_shares
 from gnomon_planner.samples import Estimate, GapStatistics
-from gnomon_planner.service_spread import (
+from gnomon_planner.service_time import (
     DETERMINISTIC,
     MAX_RATIOS,
     SHARE_EDGES,
+    Measurement,
+    ServiceModel,
+    cells_to_measure,
+    fit_service_times,
     ratios_of_deviation,
     ratios_of_quartile_range,
     ratios_of_runs,
     reduced_ratios,
     representative_ratios,
 )
-from gnomon_planner.service_time import Measurement, ServiceModel, cells_to_measure, fit_service_times
 from tests.refusals import refused
 
 BURSTS = Map.mmpp2((10, 200), (0.5, 0.7))

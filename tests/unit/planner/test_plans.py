@@ -11,16 +11,15 @@ from benchmarks.vanilla_lambda import unbatched_plan
 from gnomon_core.errors import GnomonError
 from gnomon_planner.billing import EC2, FARGATE, LAMBDA, PerCall, Provisioned, ProvisionedPrice
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.buffer_replay import instance_waits, replay_buffer
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.numerics import BRACKET_WIDTH
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Plan, Size, Space
-from gnomon_planner.service_spread import ratios_of_runs
+from gnomon_planner.service_time import ratios_of_runs
 from gnomon_planner.sweep import Waits
-from gnomon_planner.validation import MAX_ARRIVALS, Objective, Trial, Window, validate_plan
+from gnomon_planner.validation import MAX_ARRIVALS, Objective, Trial, Window, instance_waits, replay_buffer, validate_plan
 from gnomon_simulator.markov import markov_arrivals
 
 BURSTS = Map.mmpp2((10.0, 120.0), (0.5, 0.5))

@@ -28,8 +28,7 @@ from gnomon_platforms.kubernetes.client import UNANSWERED, ApiMetrics
 from gnomon_server.kubernetes import ClusterCollector
 from gnomon_server.platforms import Backend
 from gnomon_server.replicas import begin_to_lead
-from gnomon_server.scaling import ScalingAdapter
-from gnomon_server.scaling_state import MOST, SavedScalingState, ScalingStateTransfer
+from gnomon_server.scaling import MOST, SavedScalingState, ScalingAdapter, ScalingStateTransfer
 from tests.timelines import running
 from tests.unit.gateway.shadow_stage import NAME, Scripted
 

@@ -6,9 +6,9 @@ from itertools import count
 import pytest
 
 from gnomon_simulator.arrivals import constant
+from gnomon_simulator.commands import Progress, progress_text
 from gnomon_simulator.opt import most_instances
 from gnomon_simulator.profiles import constant as constant_profile
-from gnomon_simulator.progress import Progress, progress_text
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.unit.simulator.test_simulation import settings

@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
-from gnomon_planner.buffer_replay import BufferChange, concurrency_quantile, instance_waits, replay_buffer, replay_changing_buffer
+from gnomon_planner.validation import BufferChange, concurrency_quantile, instance_waits, replay_buffer, replay_changing_buffer
 from gnomon_simulator.arrivals import from_trace, poisson
 from gnomon_simulator.events import stream
 from gnomon_simulator.profiles import Profile

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks import infaas_baselines as baselines
 from gnomon_autoscaler.policies.infaas import greedy
-from gnomon_autoscaler.policies.infaas.floors import FloorState, decide_with_floors
-from gnomon_autoscaler.policies.infaas.overload import OverloadState, decide_in_overload
+from gnomon_autoscaler.policies.infaas.policy import FloorState, OverloadState, decide_in_overload, decide_with_floors
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.errors import GnomonError
 from gnomon_core.variants import CPU, Query, Variant

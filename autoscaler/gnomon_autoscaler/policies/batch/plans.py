@@ -39,7 +39,7 @@ from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Plan, Size, Space
 from gnomon_planner.samples import sample_of_counts
-from gnomon_planner.service_spread import ratios_of_deviation
+from gnomon_planner.service_time import ratios_of_deviation
 from gnomon_planner.validation import Objective, Trial, Window, validate_plan
 
 TIMEOUTS = 12

@@ -1,4 +1,6 @@
-"""The model repository of a server: `gnomon models add`, `list` and `show` with `-g URL`.
+"""The model repository that a command uses: a folder or S3, with the profiles beside it, or a server's (`-g URL`).
+
+The options locate a repository; `RemoteModels` is a server's:
 
     entry in the local repository ─▶ archive, chunk by chunk ─▶ PUT /gnomon/models/NAME/VERSION
 
@@ -8,15 +10,52 @@ Nothing is sent where the server has the same content already. An upload that is
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import click
+
 from gnomon_cli.client import Gateway
-from gnomon_core.interfaces import ModelEntry
-from gnomon_core.model_archive import MEDIA_TYPE, Archive
-from gnomon_core.model_files import check_name
+from gnomon_cli.command import option_group
+from gnomon_core.interfaces import ModelEntry, ModelRepository
+from gnomon_core.model_files import MEDIA_TYPE, Archive, check_name
+from gnomon_profiler.measuring.store import ProfileStore
+from gnomon_profiler.places import S3_SCHEME, open_repository
+from gnomon_server.options import FETCHED, state_folder
+
+folder_options = option_group(
+    click.option(
+        "--models",
+        "folder",
+        default="",
+        metavar="FOLDER",
+        help="Model repository, a folder or s3://BUCKET/PREFIX; default: models in the state folder.",
+    ),
+    click.option("--state", default="", metavar="FOLDER", help="State folder of `gnomon serve`; default .gnomon here."),
+)
+"""`--models` and `--state`, given to the command as `folder` and `state`."""
+
+
+def model_folder(folder: str, state: str) -> Path:
+    """The repository's folder; for a remote repository, the folder of what was fetched from it."""
+    if folder.startswith(S3_SCHEME):
+        return state_folder(state, os.environ) / FETCHED
+    return Path(folder).expanduser() if folder else state_folder(state, os.environ) / "models"
+
+
+def model_repository(folder: str, state: str) -> ModelRepository:
+    """The repository in this folder; one in S3 caches what it fetches in the state folder."""
+    return open_repository(folder or str(model_folder("", state)), state_folder(state, os.environ) / FETCHED)
+
+
+def profile_store(folder: str, state: str) -> ProfileStore:
+    """The profiles beside it."""
+    return ProfileStore(model_folder(folder, state))
+
 
 PATH = "/gnomon/models"
 _NOTES = 10
