@@ -1,4 +1,4 @@
-"""What several kinds of tests need."""
+"""Fixtures that several kinds of tests need."""
 
 from __future__ import annotations
 

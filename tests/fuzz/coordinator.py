@@ -194,7 +194,7 @@ class Pair:
         return len(messages)
 
     def _claim(self, say: str, ordered: Sequence[int], **fields: Any) -> None:
-        """It holds what it was told to, or says anything else."""
+        """Report the ordered blocks as held, or send an invalid message."""
         nonsense: tuple[Sequence[int], ...] = (
             (),
             (*ordered, BLOCKS),
@@ -219,7 +219,7 @@ class Pair:
 
 
 def _received(ours: socket.socket) -> list[Message]:
-    """What has come, its descriptors closed."""
+    """The messages that have come, with their descriptors closed."""
     found: list[Message] = []
     with contextlib.suppress(BlockingIOError, packets.PeerGoneError):
         while True:

@@ -56,7 +56,7 @@ class Account:
         return file
 
     def uses(self, cluster: Cluster, may: Collection[Use], since: str = "") -> Uses:
-        """What it has asked for, as the API server wrote it down. A line that is being written is left out.
+        """The requests of the account, from the API server's audit log. A line that is being written is left out.
 
         `since` is a `moment` before which nothing counts: another test may have been this account.
         """
@@ -82,7 +82,7 @@ def moment() -> str:
 
 
 def use_of(event: dict[str, Any], may: Collection[Use]) -> Use:
-    """What an event of the audit log says was asked for, by the role that allows it: the namespace's own, else a ClusterRole."""
+    """The permission that an event of the audit log used, by the role that allows it: the namespace's own, else a ClusterRole."""
     target = event["objectRef"]
     resource = "/".join(part for part in (target["resource"], target.get("subresource")) if part)
     use = Use(target.get("namespace", EVERYWHERE), target.get("apiGroup", ""), resource, event["verb"])

@@ -70,7 +70,7 @@ def profile_of(reference: str, blocks: Layers, sample_s: float, cores: Sequence[
 
 
 def measured_s(program: Path, weights: Path) -> float:
-    """What one sample takes on one thread."""
+    """Seconds of one sample on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

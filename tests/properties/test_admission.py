@@ -1,4 +1,4 @@
-"""What is refused is only what no order of dispatch could answer in time, and nothing while an idle instance could do it."""
+"""Admission refuses only requests that no order of dispatch could answer in time, and none that an idle instance could."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -141,7 +141,7 @@ class Played:
         self._ends: list[tuple[float, str, int, int]] = []
 
     def arrive(self, requests: list[Request], now_s: float) -> list[Request]:
-        """Who of these is refused."""
+        """The refused requests of these."""
         effects = self.dispatcher.arrive(requests, now_s)
         self._follow(effects)
         answers = [effect for effect in effects if isinstance(effect, Answer) and effect.error is not None]

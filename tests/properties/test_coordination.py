@@ -57,14 +57,14 @@ class Process:
     links: dict[str, Link] = field(default_factory=dict)
     """A Body's by Shadow, a Shadow's own by its name."""
     pairs: dict[str, PairReport] = field(default_factory=dict)
-    """What a Body does with each of its Shadows."""
+    """The work of a Body with each of its Shadows."""
     loads: bool = False
     whole: bool = False
     """Of a Shadow: whether it loads the rest of the model, and whether it has it."""
     afar: bool = False
     """Of a Shadow: whether its Body is on another node."""
     called: Kind = Kind.EMPTY
-    """What the supervisor takes it for."""
+    """The kind of instance that the supervisor has on record."""
 
     def obey(self, message: dict[str, Any], world: World) -> None:
         if message["epoch"] < self.epoch:
@@ -230,7 +230,7 @@ class World:
             self.node.promote(shadow, Descriptors(()), self.now_s)
 
     def way_of(self, message: dict[str, Any]) -> Link:
-        """What a message to pair or to join brings: a link to one of this node, or a connection to another."""
+        """The link of a message to pair or to join: to an instance of this node, or a connection to another node."""
         if "link" not in message:
             self.far[message["shadow"]] = Link()
         return message.get("link") or self.far[message["shadow"]]
@@ -275,7 +275,7 @@ class World:
             self.links[name].inbox.append({**message, "epoch": self.epoch})
 
     def check(self) -> None:
-        """What holds at every moment."""
+        """Check the invariants of every moment."""
         for row in self.node.table:
             for name in row.partners:
                 partner = self.node.table.get(name)

@@ -1,4 +1,4 @@
-"""What holds for BATCH's mathematics whatever arrives: fits, thinned arrivals, latencies behind a buffer, costs and plans."""
+"""Properties of BATCH's mathematics for any arrivals: fits, thinned arrivals, latencies behind a buffer, costs and plans."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What holds for every scaling policy whatever the fleet and the load do; and for AsyFunc's, with Shadows."""
+"""Properties of every scaling policy for any fleet and load; and of AsyFunc's, with Shadows."""
 
 import json
 import math
@@ -377,7 +377,7 @@ def test_bodies_stay_within_the_bounds(seen: Observation, options: Options) -> N
 @given(observations(), st.lists(st.floats(0, 60), min_size=30, max_size=30))
 @settings(deadline=None, max_examples=150)
 def test_no_shadow_is_released_that_what_waits_needs(seen: Observation, there: list[float]) -> None:
-    """Those that stay sustain what it takes to answer within the objective all that is in the system."""
+    """The instances that stay sustain the rate that answers all requests in the system within the objective."""
     seen = replace(seen, history=replace(seen.history, concurrency=tuple(there)))
     decision, _ = AsyFunc("asyfunc", Options()).decide(seen, PolicyState())
     ended = {action.id for action in decision.actions if isinstance(action, DestroyBody | DestroyShadow)}

@@ -69,7 +69,7 @@ class Carried:
 
 
 class Informed:
-    """What an informer holds of the cluster's pods, and how it learns of them."""
+    """An informer's cache of the cluster's pods, and the events that fill it."""
 
     def __init__(self, cluster: SmallCluster, rng: random.Random) -> None:
         self.cache: Cache[PodFacts] = Cache()

@@ -1,4 +1,4 @@
-"""What mypy must accept from third parties who write policies against the seams. Checked, never run."""
+"""Third-party policies against the seams, which mypy must accept. Checked, never run."""
 
 from __future__ import annotations
 

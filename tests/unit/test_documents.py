@@ -29,7 +29,7 @@ BUILT_ELSEWHERE = {
 
 
 def commands(page: str) -> str:
-    """What a page has its reader type."""
+    """The commands that a page tells its reader to type."""
     found = FENCED.findall((HOWTO / page).read_text(encoding="utf-8"))
     return "\n".join(text for _, language, text in found if language in ("", "sh"))
 

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k` of the folders in `deploy` applies: the objects as written there, and the way to Shadows elsewhere."""
+"""The objects that `kubectl apply -k` of the folders in `deploy` applies, and the connection to Shadows on other nodes."""
 
 import re
 from pathlib import Path

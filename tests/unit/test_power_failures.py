@@ -1,4 +1,4 @@
-"""What nobody could make again, or what somebody relies on, is on disk when its writer returns."""
+"""Data that cannot be made again, or that a client relies on, is on disk when its writer returns."""
 
 import os
 from collections.abc import Callable

@@ -69,7 +69,7 @@ class OuterGateway:
         await self._asking.close()
 
     async def alert(self, function: str, *, firing: bool) -> int:
-        """What AlertManager sends; the status of the answer."""
+        """Send an alert as AlertManager does; returns the status of the answer."""
         alert = {"status": "firing", "labels": {"alertname": "APIHighInvocationRate", "function_name": function}}
         document = {"status": "firing" if firing else "resolved", "receiver": "scale-up", "alerts": [alert]}
         async with self._client.post(self.url + "/system/alert", json=document) as answer:

@@ -44,7 +44,7 @@ class Function:
     most: int = 0
     """The most requests that were under way at once."""
     instead: list[tuple[int, bool]] = field(default_factory=list)
-    """What its next requests are answered without it: the status, and whether the provider marks that as its own."""
+    """Answer the next requests without the function: the status, and whether the provider marks it as its own."""
 
     @property
     def max_inflight(self) -> int:

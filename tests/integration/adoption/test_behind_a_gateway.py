@@ -1,4 +1,4 @@
-"""What users of a stock OpenFaaS gateway can rely on when Gnomon is its provider."""
+"""Guarantees for users of a stock OpenFaaS gateway whose provider is Gnomon."""
 
 from __future__ import annotations
 

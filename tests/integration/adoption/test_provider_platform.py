@@ -1,4 +1,4 @@
-"""What every platform promises, in front of a provider that is played, and what only this one can be asked."""
+"""The platform contract in front of a fake provider, and the operations that only this platform has."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def result_of(module: str) -> Path:
 
 
 def figures_in(module: str) -> dict[str, str]:
-    """What each figure of a result says of its goal, by its key."""
+    """The verdict of each figure of a result on its goal, by key."""
     document = json.loads(result_of(module).read_bytes())
     assert {"name", "measured_at", "machine", "versions", "repeats", "figures"} <= set(document)
     return {figure["key"]: figure["met"] for figure in document["figures"]}

@@ -90,7 +90,7 @@ def test_blocks_are_named_by_their_last_or_by_their_runs() -> None:
 
 
 def made_up_figures(folder: Path) -> dict[str, list[Figure]]:
-    """What each of these benchmarks writes, of a model of four blocks."""
+    """The result of each of these benchmarks for a model of four blocks."""
     (folder / "layers.json").write_text(json.dumps(layers(1000, 1000, 1000, 1000).to_json()))
     signature = ModelSignature("made-up", "1", (), ())
     model = StoredModel(folder, ModelEntry("made-up", "1", signature, folder, folder, {}, folder / "layers.json"))

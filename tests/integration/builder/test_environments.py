@@ -36,7 +36,7 @@ def imports(python: Path, *names: str) -> list[bool]:
 
 
 def folders(built: Path) -> list[str]:
-    """What is in the store, without what is there while something is built."""
+    """The contents of the store, without files of a build in progress."""
     return sorted(str(path.relative_to(built)) for path in built.glob("*/.*"))
 
 

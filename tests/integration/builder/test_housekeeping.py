@@ -1,4 +1,4 @@
-"""What was built and is not used by anybody goes after an hour, and never before; nothing that is in use ever goes."""
+"""Unused builds are removed after an hour and never before; builds in use are never removed."""
 
 from __future__ import annotations
 

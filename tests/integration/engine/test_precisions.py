@@ -190,7 +190,7 @@ def test_bf16_agrees_with_the_program_and_is_computed_in_bf16(entry: ModelEntry,
 
 @NEEDS_BF16
 def test_rows_of_pieces_in_bf16_are_those_of_the_whole_batch(entry: ModelEntry) -> None:
-    """What a Shadow computes of a batch is what its Body would compute, bit by bit."""
+    """A Shadow's results of a batch equal those of its Body, bit by bit."""
     assert entry.layers is not None
     layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
     model = GraphModel("openvino-bf16", entry.program, {file: entry.files[file] for file in GRAPH_FILES["openvino-bf16"]}, 1)

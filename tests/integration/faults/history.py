@@ -1,4 +1,4 @@
-"""What happened to every request, kept append-only, and the proof that each had exactly one right end.
+"""An append-only history of every request, and the proof that each had exactly one right end.
 
 Three witnesses write to it: the callers (`sent`, `answered`, `left`), and the instances themselves, whose handler tells the
 ledger of each execution *before* it does the work, so that even an instance that is killed a moment later has said what it began.

@@ -263,7 +263,7 @@ async def test_an_inference_whose_instance_dies_at_work_is_run_once_more(with_mo
 
 
 async def killed_at_work(with_model: Faulty, ask: Callable[[], Coroutine[None, None, str]]) -> str:
-    """What the caller hears when the only instance is killed while it works for it."""
+    """The answer to a caller whose request the only instance was executing when it was killed."""
     await until(lambda: with_model.ready("slow") == 1, "not ready")
     [pid] = with_model.pids("slow")
     idle = cpu_ticks(pid)

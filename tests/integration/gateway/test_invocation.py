@@ -109,7 +109,7 @@ async def test_a_client_that_expects_100_continue_is_told_to_go_on(gateway: Any)
 
 
 async def test_a_client_of_http_10_is_not_told_to_continue(gateway: Any) -> None:
-    """It knows of no answer before the answer (RFC 9110, section 10.1.1)."""
+    """An HTTP/1.0 client knows no interim response (RFC 9110, section 10.1.1)."""
     await gateway.deploy()
     for path, body in ((b"/function/f", b"body"), (b"/system/info", b"controlbody")):
         connection = await gateway.connect()

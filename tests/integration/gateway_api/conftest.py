@@ -143,7 +143,7 @@ class Gateway:
         assert status == 202, body
 
     async def raw(self, request: bytes) -> bytes:
-        """What the server answers to these bytes until it closes or falls silent."""
+        """The server's answer to these bytes until it closes the connection or sends nothing more."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
         async with asyncio.timeout(60):

@@ -217,7 +217,7 @@ CHILD = Path(__file__).with_name("async_child.py")
 
 
 async def run(folder: Path, port: int, count: int, kill_after_s: float | None) -> list[str]:
-    """What the process said before it ended or was killed."""
+    """The output of the process until it ended or was killed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(CHILD), str(folder), str(port), str(count), stdout=asyncio.subprocess.PIPE
     )

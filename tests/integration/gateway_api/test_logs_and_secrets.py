@@ -107,7 +107,7 @@ async def test_an_unknown_function_is_404(gateway: Any) -> None:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Any:
-    """What is on disk, read beside the gateway."""
+    """The content on disk, read beside the gateway."""
 
     def read(name: str, namespace: str = "openfaas-fn") -> bytes | None:
         store = SqliteStore(tmp_path / "gnomon.db")

@@ -279,7 +279,7 @@ def nearly(rng: random.Random, document: dict[str, Any]) -> bytes:
 
 
 def functions(gateway: Attacked) -> list[str]:
-    """What is deployed."""
+    """The deployed functions."""
     return named(gateway.call("GET", "/system/functions").json())
 
 

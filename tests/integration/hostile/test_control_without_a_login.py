@@ -1,4 +1,4 @@
-"""Who may use the control routes of a gateway without a login: its own user and root, and nobody else, however they connect."""
+"""A gateway without a login serves its control routes to its own user and root alone, however others connect."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def test_a_refused_client_that_stays_keeps_no_socket_of_ours(gateway: Attacked) 
 
 
 def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Attacked) -> None:
-    """What the answer does not depend on is not read on and on: neither 64 MiB nor the gigabytes that a length promises."""
+    """The gateway stops reading a body that the answer does not depend on: neither 64 MiB nor gigabytes of a stated length."""
     for target in ("/nothing", "/function/nothing", CONTROL):
         with gateway.connect() as connection:
             connection.sendall(post(target, b"Content-Length: 9999999999\r\n"))

@@ -1,4 +1,4 @@
-"""What a function cannot reach or use up."""
+"""Resources that a function cannot reach or exhaust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several gateways know of batches comes together at the autoscaler class, by their pages."""
+"""The autoscaler class joins the batch measurements of several gateways from their pages."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Played(Script):
         return Answer({"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items})
 
     def put(self, kind: str, name: str, **document: Any) -> None:
-        """It is there as this says."""
+        """Put an object into the cluster as this document describes it."""
         self._version += 1
         before = self._objects.get((kind, name))
         metadata = {"name": name, "namespace": KEY.namespace, "uid": name, "resourceVersion": str(self._version)}
@@ -94,7 +94,7 @@ class Played(Script):
         self.put("revisions", KEY.name, metadata={"annotations": said}, spec=spec)
 
     def plan(self, plan: SetBufferPlan | None, policy: str = "batch") -> None:
-        """What the autoscaler class writes."""
+        """The status that the autoscaler class writes."""
         buffer = None if plan is None else BufferStatus(policy, plan)
         self.put("podautoscalers", KEY.name, status=with_buffer_plan({"desiredScale": 1}, buffer))
 
@@ -351,7 +351,7 @@ async def test_batches_are_made_for_a_body_and_the_shadows_that_it_names(stage: 
 
 
 async def test_a_batch_that_brings_news_teaches_nothing_and_the_next_one_does(stage: Stage) -> None:
-    """It was sent to a Body alone, and nobody knows with what it was computed."""
+    """The batch was sent to a Body alone; whether its Shadow computed a part is unknown."""
     latency, variant = stage.runtime.latency, stage.runtime.variant
     stage.body.shadows = {"s-1": ONE}
     await stage.ask()

@@ -31,7 +31,7 @@ class Quiet(WSGIRequestHandler):
 
 
 def application_of(handler: Path, token: str) -> Flask:
-    """What an image of a handler's folder runs. A process has one handler for its life; ours may have had other tests'."""
+    """The application of a handler image. A process has one handler for its life; ours may have had other tests'."""
     with _LOADING:
         forget_handlers()
         return create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})

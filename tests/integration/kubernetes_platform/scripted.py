@@ -66,7 +66,7 @@ def bookmark(version: str) -> bytes:
 
 
 class Script:
-    """What is answered, and what was asked."""
+    """The scripted answers, and the requests that were received."""
 
     def __init__(
         self, lists: list[Answer], watches: list[Answer | list[bytes]] | None = None, writes: list[Answer] | None = None

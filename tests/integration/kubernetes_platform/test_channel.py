@@ -341,7 +341,7 @@ def has_peer(connection: socket.socket) -> bool:
 
 
 def sockets() -> set[str]:
-    """Those that this process has open."""
+    """The sockets that this process has open."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the listing's own

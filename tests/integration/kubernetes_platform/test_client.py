@@ -68,7 +68,7 @@ PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 @dataclass
 class Pod:
-    """What the kubelet puts into one: `folder` has token and CA, `environment` says where the server is."""
+    """The files and variables that the kubelet gives a pod: `folder` has token and CA, `environment` the server's address."""
 
     folder: Path
     environment: dict[str, str]
@@ -167,7 +167,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 def test_a_pod_of_the_autoscaler_class_imports_no_official_client(pod: Pod) -> None:
-    """It is promised 0.05 of a core: what it imports decides how long it takes to be well."""
+    """The process requests 0.05 of a core: its imports decide how long it takes to become healthy."""
     environment = {name: text for name, text in os.environ.items() if name not in {*PROXIES, "KUBECONFIG"}} | pod.environment
     done = subprocess.run(
         [sys.executable, "-c", CONNECTED, str(pod.token)], env=environment, check=True, capture_output=True, text=True

@@ -92,7 +92,7 @@ async def adopting(api: Api, spec: FunctionSpec, *, following: bool) -> AsyncIte
 
 
 def cores(platform: OpenFaasPlatform) -> tuple[int, int | None]:
-    """What the instance has, and what is on its way."""
+    """The cores that the instance has, and those of a resize in progress."""
     [instance] = platform.instances(FUNCTION)
     return instance.cores, instance.coming_cores
 

@@ -1,4 +1,4 @@
-"""Who asks pods and activators what they know of the load: how often, for how much, and that nobody waits for somebody else."""
+"""Scrapes of pods and activators: how often, how many bytes, and that no scrape delays another."""
 
 from __future__ import annotations
 
@@ -385,7 +385,7 @@ async def test_deleted_revision_is_not_scraped() -> None:
 
 
 async def stats(page: Handler) -> PodStat:
-    """What is understood of a pod that answers so."""
+    """The parsed metrics of a pod that answers so."""
     took: list[PodStat] = []
     async with at(THIRD, page), scraper(Still(), pods=[POD], on_stats=lambda _, waiting: took.append(waiting)):
         await until(lambda: took)

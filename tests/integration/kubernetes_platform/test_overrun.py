@@ -87,7 +87,7 @@ class Stage:
     channel: HttpChannel
     lost: list[str]
     asked: list[int]
-    """What it answered beside its batch, each time that it was asked."""
+    """The statuses of its answers beside the batch."""
 
 
 @pytest.fixture

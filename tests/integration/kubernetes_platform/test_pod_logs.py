@@ -27,7 +27,7 @@ POD = replace(pod_facts({"metadata": {"name": "fn-1", "namespace": "fn", "uid": 
 
 
 class Pods:
-    """What an informer of pods offers to who listens."""
+    """The listener interface of an informer of pods."""
 
     def __init__(self, *pods: PodFacts) -> None:
         self.pods = pods

@@ -1,4 +1,4 @@
-"""What a node's pool asks for follows what its Shadows have, whatever becomes of a single write."""
+"""The CPU request of a node's pool follows its Shadows' cores, even when a single write fails."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def followed(script: Script) -> AsyncIterator[tuple[Node, NodeCoordinators
 
 
 def asked_for(script: Script) -> list[str]:
-    """What each write was to let the pool ask for."""
+    """The CPU request in each write."""
     return [write.body["spec"]["containers"][0]["resources"]["requests"]["cpu"] for write in script.writes()]
 
 

@@ -244,7 +244,7 @@ def test_shapes_that_nothing_can_hold_are_told(mine: Path) -> None:
 
 
 def test_output_of_user_code_is_not_an_error(repository: DirectoryRepository, mine: Path) -> None:
-    """It may begin as one does, and need not be text."""
+    """Output of user code may begin as an error does, and need not be text."""
     assert add_from(repository, "mine", f"{mine}:talks").name == "mine"
 
 

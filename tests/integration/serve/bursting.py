@@ -94,7 +94,7 @@ class Function:
         return list(self.serving.call("GET", f"/gnomon/functions/{self.name}/decisions?limit=1000").json())
 
     def actions(self, kind: str) -> list[dict[str, Any]]:
-        """What of this kind the policy has decided, the newest first."""
+        """The policy's decisions of this kind, the newest first."""
         return [action for decision in self.decisions() for action in decision["actions"] if action["action"] == kind]
 
     def looked(self, times: int) -> None:

@@ -1,4 +1,4 @@
-"""What a user can rely on while functions are deployed, changed, scaled, killed and removed under their requests."""
+"""Guarantees for requests while their functions are deployed, changed, scaled, killed and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What conformance tests change of Knative's configuration is as it was when they have ended."""
+"""Conformance tests restore the parts of Knative's configuration that they change."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def lasting(compiled: build.Programs) -> Iterator[tuple[Plane, Cluster]]:
 
 @pytest.fixture
 def breakable(lasting: tuple[Plane, Cluster], handler: Path) -> Iterator[Breakable]:
-    """It, with two nodes of the test's own. What the test deployed is gone before they are."""
+    """The cluster with two nodes of the test's own. The test's deployments are removed before the nodes are."""
     plane, cluster = lasting
     kubelets = [Kubelet(cluster.api, name, handler, second_octet=octet) for name, octet in (("node-a", 11), ("node-b", 12))]
     for kubelet in kubelets:

@@ -28,7 +28,7 @@ NOT_FOUND, TOO_MANY_REQUESTS = 404, 429
 
 
 class Replacing(Recorder):
-    """What the autoscaler does with an instance that has ended by itself: another one in its place."""
+    """Replace an instance that has ended by itself, as the autoscaler does."""
 
     def __init__(self, sent: Load) -> None:
         super().__init__()

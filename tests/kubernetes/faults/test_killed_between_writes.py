@@ -59,7 +59,7 @@ async def goes_on(breakable: Breakable, moment: int) -> None:
             assert answers(await send(await listener.channel(instance.id), request_frame(body))) == [(200, body)]
 
         def settled() -> str:
-            """What is not as it is to be yet."""
+            """The differences from the desired state."""
             pods = [pod for pod in core.list_namespaced_pod(NAMESPACE).items if pod.metadata.deletion_timestamp is None]
             owners = sorted(str((pod.metadata.annotations or {}).get("gnomon/instance")) for pod in pods)
             replicas = [deployment.spec.replicas for deployment in apps.list_namespaced_deployment(NAMESPACE).items]

@@ -56,14 +56,14 @@ def chart(*values: str, namespace: str = "openfaas") -> dict[Name, Manifest]:
 
 
 def notes(kubeconfig: Path, *values: str, namespace: str = "openfaas") -> str:
-    """What helm would tell who installs the chart in this cluster with these values, in this namespace."""
+    """The notes that helm prints when the chart is installed in this cluster with these values, in this namespace."""
     return _helm(["install", "--dry-run=client", "--take-ownership"], [], values, namespace, kubeconfig).partition("\nNOTES:\n")[
         2
     ]
 
 
 def helm(kubeconfig: Path, *words: str) -> str:
-    """What helm says to whoever has this kubeconfig. What it learns of the cluster is kept beside that file."""
+    """The output of helm with this kubeconfig. Its discovery cache is kept beside that file."""
     kept = build.kept(folders(), build.HELM_SOURCES)
     if kept is None:
         pytest.skip("helm is not compiled: make cluster-build")

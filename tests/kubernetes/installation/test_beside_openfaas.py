@@ -62,7 +62,7 @@ def workload(name: str, labels: dict[str, str], containers: list[dict[str, Any]]
 
 
 def specified(kubectl: Kubectl, namespace: str) -> dict[str, Any]:
-    """What is said of the objects of a namespace, and of the namespace itself."""
+    """The events of the objects of a namespace, and of the namespace itself."""
     items = json.loads(kubectl("get", THEIRS, "-n", namespace, "-o", "json"))["items"]
     mine = [item for item in items if item["kind"] != "Namespace" or item["metadata"]["name"] == namespace]
     return {

@@ -158,13 +158,13 @@ def route(cluster: Cluster, of_class: str = "gnomon") -> None:
 
 
 def typed(command: str, compiled: build.Programs, cluster: Cluster) -> None:
-    """What an operator types. What kubectl learns of the cluster is kept with it."""
+    """Run kubectl as an operator does. Its discovery cache is kept with the cluster."""
     environment = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(cluster.kubeconfig)}
     subprocess.run(["bash", "-c", command], env={**environment, "HOME": str(cluster.kubeconfig.parent)}, check=True)
 
 
 def runs(since: str) -> dict[str, Any]:
-    """What a pod's status says when its container began then."""
+    """The status of a pod whose container began then."""
     state = {"running": {"startedAt": since}}
     fields = {"image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": state}
     return {"containerStatuses": [{"name": "user-container", **fields}]}

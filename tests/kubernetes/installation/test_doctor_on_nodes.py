@@ -1,4 +1,4 @@
-"""What `gnomon doctor` says of Shadows, of further namespaces and of Knative's classes, on a real API server."""
+"""`gnomon doctor` checks Shadows, further namespaces and Knative's classes on a real API server."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SCOPES = {SYSTEM: Scope.SYSTEM, FUNCTIONS: Scope.FUNCTIONS}
 
 @pytest.fixture(scope="session")
 def manifests(kustomized: Kustomized) -> dict[Name, Manifest]:
-    """What `kubectl apply -k deploy/openfaas` applies."""
+    """The objects that `kubectl apply -k deploy/openfaas` applies."""
     return kustomized(DEPLOY / "openfaas")
 
 

@@ -30,7 +30,7 @@ ENFORCED_WITHIN_S = 6.0
 TAKES_EFFECT_S = 60.0
 AT_ONCE = 8
 Paths = Mapping[tuple[str, str, int], bool]
-"""Who asks whom at which port, and whether it is answered."""
+"""Client, server and port of a connection, and whether it is allowed."""
 
 
 @pytest.fixture(scope="module")

@@ -78,5 +78,5 @@ def test_manifests_are_reapplied_and_deleted(kubectl_with_controllers: Kubectl, 
     ],
 )
 def test_lease_belongs_to_its_installation(kustomized: Kustomized, folder: str, name: tuple[str, str, str]) -> None:
-    """What a process would make for itself, were it not there, would stay when the rest is deleted."""
+    """An object that a process made for itself would remain when the rest is deleted."""
     assert name in kustomized(DEPLOY / folder)

@@ -25,7 +25,7 @@ def knative_kinds(control_plane: Cluster, compiled: build.Programs) -> Cluster:
 
 @pytest.fixture
 def played_as() -> type[PlayedKnative]:
-    """What plays it: pods may be something of their own."""
+    """The class of the fake Knative: a folder may override it with pods of its own."""
     return PlayedKnative
 
 

@@ -283,7 +283,7 @@ class PlayedKnative:
         self._cluster.core.create_namespaced_pod(namespace, {"metadata": named, "spec": {**spec, "nodeName": self.node}})
 
     def _resources_of(self, pod: Any) -> None:
-        """What a kubelet says of a container that has resources, and gives to one that is to have others."""
+        """Resize a container as a kubelet does, and report its resources."""
         found = self._cluster.api.sanitize_for_serialization(pod)
         container = found["spec"]["containers"][0]
         container_statuses = found["status"].get("containerStatuses") or [{}]

@@ -1,4 +1,4 @@
-"""What the class tells over HTTP of the Bodies that there are, and of how it gets on with the API server."""
+"""The class's HTTP pages: the present Bodies, and metrics of its connection to the API server."""
 
 from __future__ import annotations
 

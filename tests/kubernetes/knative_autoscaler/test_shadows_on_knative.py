@@ -141,7 +141,7 @@ def callers_of(gateway: KnativeGateway, bodies: Bodies) -> Callers:
 
 
 def events(cluster: Cluster, knative: PlayedKnative) -> list[str]:
-    """What was said on the Revision's Deployment."""
+    """The events of the Revision's Deployment."""
     found = cluster.core.list_namespaced_event(knative.namespace).items
     return [
         event.message
@@ -151,7 +151,7 @@ def events(cluster: Cluster, knative: PlayedKnative) -> list[str]:
 
 
 async def some_shadows(node: Node) -> set[str]:
-    """Those that work on the node, in one reading in which there are some."""
+    """The Shadows that work on the node, from the first reading that has some."""
     found: set[str] = set()
 
     def look() -> bool:

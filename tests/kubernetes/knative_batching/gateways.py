@@ -56,7 +56,7 @@ class Gateways(Replicas):
         super().__init__(cluster, "knative-gateway")
 
     def figures(self) -> dict[str, float]:
-        """What Prometheus reads of both, by the name of each figure, added up."""
+        """The metrics of both gateways by name, added up."""
         sums: dict[str, float] = defaultdict(float)
         for pod in self.pods():
             with closing(http.client.HTTPConnection(pod.status.pod_ip, PAGE_PORT, timeout=30)) as connection:
@@ -68,7 +68,7 @@ class Gateways(Replicas):
 
 
 def evict(cluster: Cluster, pod: Any) -> bool:
-    """What `kubectl drain` does with a pod; whether its budget allows it."""
+    """Evict a pod as `kubectl drain` does; returns whether its budget allows it."""
     name, namespace = pod.metadata.name, pod.metadata.namespace
     eviction = client.V1Eviction(metadata=client.V1ObjectMeta(name=name, namespace=namespace))
     try:

@@ -77,7 +77,7 @@ class Gateways:
         return False
 
     def ready(self, address: str, *, ready: bool = True) -> None:
-        """What a kubelet says of its pod."""
+        """The pod's status as its kubelet reports it."""
         conditions = [{"type": "Ready", "status": str(ready)}]
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
         self.cluster.core.patch_namespaced_pod_status(pod_name(address), SYSTEM, {"status": status})

@@ -48,7 +48,7 @@ async def test_both_get_batches_and_neither_is_let_in_at_the_other(
 
 
 async def knocked(address: str, token: str) -> int:
-    """What a pod answers to who sends it a batch with this token."""
+    """The answer of a pod to a batch with this token."""
     body = encode(request_frame(b"x"))
     async with (
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session,

@@ -14,7 +14,7 @@ LIMIT_S = 240.0
 CALLERS = 16
 AGAIN_S = 0.05
 UNAVAILABLE, NOT_CONNECTED = 503, b"remote connection failure"
-"""What Envoy says of an endpoint that refuses connections: the request was not sent."""
+"""Envoy's answer when an endpoint refuses connections: the request was not sent."""
 
 
 class Users:
@@ -30,7 +30,7 @@ class Users:
         self.lost: Counter[int] = Counter()
         """By caller, the answers that were not right."""
         self.wrong_answers: list[tuple[int, bytes]] = []
-        """What those were."""
+        """The wrong answers: caller and body."""
 
     async def once(self, body: bytes) -> tuple[int, bytes]:
         """The status and the answer; 0 where there was none."""

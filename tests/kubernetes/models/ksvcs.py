@@ -37,7 +37,7 @@ class Ksvc:
     """Whether its template has the volume of the node's coordinator."""
 
     def document(self, model: str, ingress_class: str) -> dict[str, Any]:
-        """It, as docs/howto/run-on-knative.md says, with the models by a claim."""
+        """The ksvc of docs/howto/run-on-knative.md, with the models by a claim."""
         given = {K + "class": "gnomon", K + "min-scale": "1", K + "max-scale": "1", "gnomon/model": model, **self.annotations}
         mounts = [{"name": "models", "mountPath": "/models", "readOnly": True}]
         volumes: list[dict[str, Any]] = [
@@ -90,7 +90,7 @@ class Ksvc:
         return next((dict(row) for row in found if row["type"] == kind), {})
 
     def events(self, reason: str) -> list[str]:
-        """What was said on its Deployment."""
+        """The events of its Deployment."""
         found = self.on.cluster.core.list_namespaced_event(self.on.namespace).items
         mine = [event for event in found if event.involved_object.name == f"{self.revision}-deployment"]
         return [event.message for event in mine if event.reason == reason]
@@ -104,7 +104,7 @@ class Ksvc:
 
     @property
     def body(self) -> Any:
-        """What its node says of the container of its pod that is no queue-proxy."""
+        """The status of the container of its pod that is no queue-proxy."""
         [found] = [container for container in self.pod.status.container_statuses if container.name != QUEUE_CONTAINER]
         return found
 

@@ -68,7 +68,7 @@ class Installed:
         os.kill(int(inside(pod, "coordinator").parent.name), signal.SIGKILL)
 
     def pool_cpu(self) -> str:
-        """What the only node's pool asks for, as its kubelet has it."""
+        """The resource requests of the only node's pool, as its kubelet has them."""
         [pod] = self.cluster.core.list_namespaced_pod(NODES).items
         [pool] = [container for container in pod.status.container_statuses if container.name == "pool"]
         return str(pool.resources.requests["cpu"])

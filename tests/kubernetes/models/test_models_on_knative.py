@@ -79,7 +79,7 @@ class Callers:
         self.answers: Counter[str] = Counter()
 
     async def once(self) -> str:
-        """What the photograph is, or what went wrong."""
+        """The label of the photograph, or the error."""
         try:
             async with self._session.post(self._url, data=self._photograph) as answer:
                 said = await answer.text()

@@ -22,7 +22,7 @@ SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 ACCOUNT = Account(SYSTEM, "gateway")
 NAMESPACES = {Scope.SYSTEM: SYSTEM, Scope.FUNCTIONS: FUNCTIONS, Scope.CLUSTER: EVERYWHERE}
 MAY = {Use(NAMESPACES[scope], group, resource, verb) for scope, group, resource, verb in table()}
-"""What the platform's own table asks for."""
+"""The permissions in the platform's own table."""
 
 
 @contextlib.contextmanager

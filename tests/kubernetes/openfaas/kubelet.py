@@ -170,12 +170,12 @@ class Kubelet:
         self._servers[pod["metadata"]["name"]] = address, self.serve(pod, address, self._token(pod))
 
     def serve(self, pod: Mapping[str, Any], address: str, token: str) -> Ending:
-        """What runs in a pod, at its address."""
+        """Serve a pod's instance at its address."""
         del pod
         return InstanceServer(address, PORT, self._handler, token)
 
     def _token(self, pod: Mapping[str, Any]) -> str:
-        """What the pod's own volume of secrets holds."""
+        """The token in the pod's own volume of secrets."""
         [volume] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "secrets"]
         for source in volume["projected"]["sources"]:
             held = self._core.read_namespaced_secret(source["secret"]["name"], pod["metadata"]["namespace"]).data

@@ -1,4 +1,4 @@
-"""What the gateway's account may do beside the rest where it looks after every namespace is what it does then."""
+"""The further permissions of a gateway that serves every namespace are those that it uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEAM = "team-a"
 
 
 def roles(kubectl: Kubectl, folder: Path) -> Path:
-    """What deploy/openfaas/cluster-wide makes of the roles, as a file."""
+    """The roles of deploy/openfaas/cluster-wide, as a file."""
     here = folder.resolve() / "wide"
     here.mkdir()
     parts = {"resources": DEPLOY, "components": DEPLOY / "cluster-wide"}

@@ -94,7 +94,7 @@ async def begin(gateways: Gateways, name: str, sample_s: float) -> Callers:
 
 
 def decisions(gateways: Gateways, name: str) -> list[dict[str, Any]]:
-    """What has been decided, the newest first."""
+    """The decisions, the newest first."""
     return list(gateways.processes[name].call("GET", f"/gnomon/functions/{FUNCTION}/decisions").json())
 
 

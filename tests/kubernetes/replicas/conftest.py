@@ -167,7 +167,7 @@ def source() -> str:
 
 @pytest.fixture
 def echo_handler(tmp_path: Path, ledger: Path, source: str) -> Path:
-    """What the node's pods run."""
+    """The handler of the node's pods."""
     folder = tmp_path / "function"
     folder.mkdir()
     (folder / "handler.py").write_text(source.format(ledger=str(ledger)))
@@ -176,7 +176,7 @@ def echo_handler(tmp_path: Path, ledger: Path, source: str) -> Path:
 
 @pytest.fixture
 def options() -> list[str]:
-    """What gateways are told beside what they need to share functions."""
+    """Options of the gateways beside those for sharing functions."""
     return []
 
 

@@ -49,7 +49,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def source() -> str:
-    """It writes down how many requests it executes together."""
+    """A handler that records the size of each batch."""
     return HANDLER
 
 

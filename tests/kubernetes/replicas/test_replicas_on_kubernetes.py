@@ -17,7 +17,7 @@ from tests.kubernetes.replicas.conftest import Gateways
 pytestmark = pytest.mark.timeout(400)
 _LOG = logging.getLogger(__name__)
 HELD = {(BROKEN, "broken off"), (502, "replica_lost")}
-"""What may become of a request that a killed replica held: at its listener, or forwarded to it."""
+"""The statuses that a request may get that a killed replica held: at its listener, or forwarded to it."""
 
 
 async def test_any_replica_answers_by_forwarding(gateways: Gateways) -> None:

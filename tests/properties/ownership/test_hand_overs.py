@@ -22,7 +22,7 @@ MOST_REPLICAS = 12
 
 @dataclass
 class Instance:
-    """It runs one batch after the other, and refuses those of an older epoch than it has seen."""
+    """An instance that runs one batch after the other and refuses batches of an older epoch than it has seen."""
 
     function: str
     epoch: int = 0

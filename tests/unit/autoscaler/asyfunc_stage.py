@@ -1,4 +1,4 @@
-"""What the tests of `asyfunc` have in common: a model of two halves, its Bodies, and one look at them in a burst."""
+"""The common fixture of tests of `asyfunc`: a model of two halves, its Bodies, and one observation of them in a burst."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ def look(
     profile: ModelProfile = PROFILE,
     grown: Mapping[str, int] | None = None,
 ) -> LayerLevel:
-    """What layer-level scaling does now, with this room."""
+    """The actions of layer-level scaling now, with this capacity."""
     known = Knowledge(profile, seen.settings, options)
     return Tick(known, options, seen, seen.ready, dict(grown or {})).scale(FreeCapacity(list(nodes)))
 

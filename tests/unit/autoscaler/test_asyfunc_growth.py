@@ -129,7 +129,7 @@ def test_the_weakest_help_ends_first() -> None:
 
 
 def remembered(**growths: tuple[int, float | None]) -> dict[str, StateValue]:
-    """What a decision left in its memory."""
+    """The memory that a decision left."""
     return {name: {"before": before, "asked_at_s": asked_at_s} for name, (before, asked_at_s) in growths.items()}
 
 
@@ -184,7 +184,7 @@ CALM, BURST = [5.0] * 19, [15.0]
 
 
 def decided(rates_rps: list[float], held: LocalNode) -> tuple[Action, ...]:
-    """What `asyfunc` does with one Body of one core on this node."""
+    """The actions of `asyfunc` with one Body of one core on this node."""
     seen = observed(rates_rps, body("a", node=held.name), nodes=[held.value()])
     settings = replace(seen.settings, max_cores=1, scale=ScaleSettings(min=1, max=4))
     decision, _ = AsyFunc("asyfunc", PRINTED).decide(replace(seen, settings=settings, profile=PROFILE), PolicyState())

@@ -367,7 +367,7 @@ def test_a_shadow_elsewhere_carries_less_and_is_released_first() -> None:
 
 
 def test_a_body_whose_own_node_cannot_tell_it_gets_none_elsewhere() -> None:
-    """It hears of its Shadow from its own node. Were one asked for all the same, it would be refused at each tick."""
+    """The Body has its Shadow from its own node. A request for one elsewhere would be refused at each tick."""
     deaf = replace(node("full", 0), pairs=False)
     assert placed(99.0, [deaf, node("n2", 8)], body_on_full_node("a")).created == ()
 
@@ -400,7 +400,7 @@ def scaled_further(
     memory: int = 10**12,
     profile: ModelProfile = PROFILE,
 ) -> LayerLevel:
-    """What layer-level scaling does at these rates of the last half seconds, oldest first."""
+    """The actions of layer-level scaling at these rates of the last half seconds, oldest first."""
     options = Options(max_shadows=most, kappa=1.0, printed_kappa=True)
     return look(observed(rates_rps, *instances), options, node(cores=free, memory=memory), profile=profile)
 

@@ -192,7 +192,7 @@ def test_a_profile_that_knows_no_cores_of_ours_is_no_profile() -> None:
 
 
 def test_bodies_of_cores_that_the_profile_does_not_know_go_where_there_is_no_load() -> None:
-    """Those of a former policy: by their R_max, which is 0, no rate is below it."""
+    """The instances of a former policy have an R_max of 0, and no rate is below that."""
     two_cores = made_up_profile(HALVES, LATENCY_S, cores=(2,))
     seen = replace(observed([0.0] * 20, *map(body, "abc"), nodes=[node()]), profile=two_cores)
     decision, _ = asyfunc(seen.settings).decide(seen, PolicyState())
@@ -353,7 +353,7 @@ def no_other_cores(line: Timeline) -> list[int]:
 
 
 def test_a_body_that_is_refused_cores_gets_its_shadow_at_the_next_look() -> None:
-    """It was remembered as one that grows for 30 s, in which a burst had no help at all."""
+    """The Body was remembered as one that grows for 30 s, in which a burst had no Shadow."""
     line = growing_timeline(replace(GROWING, burst_cores="either", scale=ScaleSettings(min=1, max=1)))
     requested_cores = no_other_cores(line)
     play(line, 0.5, rps=16.0)
@@ -564,7 +564,7 @@ def annotated(**more: str) -> Settings:
 
 
 def blocks_in_a_burst(settings: Settings) -> tuple[int, ...]:
-    """What the first Shadow of a burst holds."""
+    """The blocks that the first Shadow of a burst holds."""
     line = Timeline(settings, nodes=(("n1", 8),), start_s=0.5, profile=SCATTERED)
     play(line, 2, rps=16.0)
     created = [action for _, decision in line.decisions for action in decision.actions if isinstance(action, CreateShadow)]

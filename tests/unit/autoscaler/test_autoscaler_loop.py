@@ -348,7 +348,7 @@ async def test_only_policies_of_installed_packages_have_a_limit_and_fixed_in_the
 
 @pytest.mark.parametrize(("actions", "desired"), [(None, 3), (("CreateBody",), 3), ((), "three")])
 async def test_package_whose_decisions_cannot_be_carried_out_is_replaced_by_fixed(actions: Any, desired: Any) -> None:
-    """It need not have been type-checked. The function is scaled on, as after any other failure of its policy."""
+    """A third-party policy need not be type-checked. The function is scaled on, as after any other failure of its policy."""
 
     class Careless:
         name, period_s, default_scheduler = "careless", 1.0, "immediate"
@@ -401,7 +401,7 @@ class Held:
 
 
 async def test_decision_for_a_removed_function_is_discarded() -> None:
-    """It wanted five instances; the one that took its name in the meantime wants one."""
+    """The removed function wanted five instances; the one that took its name meanwhile wants one."""
     stage, held = Stage(), Held()
     autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
     stage.deploy(min=5)

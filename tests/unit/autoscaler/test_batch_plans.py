@@ -189,7 +189,7 @@ def test_instance_shared_by_two_queues_counts_once() -> None:
 
 
 def test_the_cores_of_the_nodes_are_for_the_instances_of_all_queues() -> None:
-    """What one core cannot meet two can, while there are enough for both queues."""
+    """Two cores meet an objective that one cannot, while there are enough for both queues."""
     task = replace(
         TASK, slo_s=0.24, max_timeout_s=0.24, service_s=(0.25, 0.45), other_sizes={2: (0.13, 0.23)}, queues=2, cluster_cores=64.0
     )

@@ -200,7 +200,7 @@ def anything(rng: random.Random) -> tuple[Observation, int]:
 
 
 def observation(instances: tuple[Instance, ...], nodes: tuple[Node, ...], cores: int) -> Observation:
-    """What is seen of a function whose instances are to have so many cores."""
+    """The observation of a function whose instances are to have so many cores."""
     return Observation(0.0, FUNCTION, Settings(cores=cores), instances, nodes, 0, 0, 0.0, 0.0, History(0.5, 0.0))
 
 

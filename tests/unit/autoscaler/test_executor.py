@@ -31,7 +31,7 @@ def submit(executor: Executor, call: Callable[[], T], limit_s: float | None = No
 
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
-    """What blocked calls wait for. It is set when the test ends, so that no worker stays behind."""
+    """The event that blocked calls wait for. It is set when the test ends, so that no worker stays behind."""
     event = threading.Event()
     yield event
     event.set()

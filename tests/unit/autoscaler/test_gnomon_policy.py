@@ -306,7 +306,7 @@ def test_a_node_takes_as_many_bodies_as_have_all_the_cores_that_their_profile_co
 
 
 def test_a_body_that_borrows_is_placed_where_most_cores_are_left_for_it() -> None:
-    """What the function's other Bodies may borrow there is not left."""
+    """Cores that the function's other Bodies may borrow there are not free."""
     nodes = (Node("large", 40, 10**9, 40.0, 10**9, lends=True), Node("small", 20, 10**9, 20.0, 10**9, lends=True))
     observation = replace(seen(rps=400.0), nodes=nodes)
     decision, _ = Gnomon(Options()).decide(observation, PolicyState())

@@ -422,7 +422,7 @@ def load(policy: str, rps: float, now_s: float, requested: int | None = None) ->
 
 
 def played(runner: Runner, policy: str, rps: float, until_s: float, *, from_s: float = 0.0) -> list[tuple[float, type]]:
-    """What was decided to end, and when."""
+    """The instances that were decided to end, and when."""
     ended: list[tuple[float, type]] = []
     for tick in range(round(2 * from_s), round(2 * until_s) + 1):
         now_s = tick / 2

@@ -1,4 +1,4 @@
-"""What a build is made from: an archive unpacked wholly or not at all, requirements as one environment, an image's content."""
+"""The inputs of a build: an archive unpacked wholly or not at all, requirements as one environment, an image's content."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""What the test cluster is built of."""
+"""The sources that the test cluster is built from."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def asked_of(
 
 @pytest.fixture
 def nobody() -> tuple[str, ...]:
-    """What makes a command run as an ordinary user."""
+    """The arguments that make a command run as an ordinary user."""
     if os.geteuid():
         return ()
     if subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode:
@@ -291,7 +291,7 @@ def test_a_kubeconfig_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None
 
 
 def test_conformance_that_an_ordinary_user_asks_for_is_an_error(nobody: tuple[str, ...], tmp_path: Path) -> None:
-    """Who asks what is passed must not be told by a status of 0 that all is well."""
+    """A question about passed tests must not be answered by a status of 0."""
     kept = tmp_path / "kept.json"
     done = asked_of("tests.cluster.conformance", ["--keep", str(kept)], tmp_path, nobody)
     assert done.returncode == 3

@@ -58,14 +58,14 @@ class Planned:
         self.store.close()
 
     def policy(self, name: str = "fn") -> Bounded:
-        """What makes a function's batches."""
+        """The scheduling policy of a function."""
         runtime = self.manager.directory.lookup(name)
         assert runtime is not None
         assert isinstance(runtime.policy, Bounded)
         return runtime.policy
 
     def bounds(self, name: str = "fn") -> tuple[int, float | None]:
-        """Those that its batches are made by."""
+        """The bounds of its batches: size and wait."""
         return self.policy(name).bounds
 
 

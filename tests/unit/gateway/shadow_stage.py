@@ -204,5 +204,5 @@ class Stage:
 
     @property
     def known(self) -> Pair | None:
-        """What the dispatcher believes of the Body."""
+        """The dispatcher's record of the Body."""
         return self.deployed.runtime.dispatcher.workers.by_id["b1"].pair

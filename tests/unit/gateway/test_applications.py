@@ -120,7 +120,7 @@ class Stage:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What `gnomon app describe` says of models and of variants."""
+        """The models and variants in the output of `gnomon app describe`."""
         status = self.applications.application(KEY)
         return {**status.problems, **{one.candidate.id: one.problem for one in status.variants if one.problem}}
 

@@ -1,4 +1,4 @@
-"""What is asked of a function before it is served, and what is not asked a second time."""
+"""Checks before a function is served, and those that are not repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was learned of a profile is known again after a restart, and of no other profile or machine."""
+"""Corrections of a profile are restored after a restart, and for no other profile or machine."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Way:
 
 
 async def called(error: GnomonError, *, at_the_instance: bool, tensors: bool) -> FunctionAnswer:
-    """What a stored call is answered by such a way."""
+    """The answer to a stored call that failed with this error."""
     settings, signature = Settings(model="m" if tensors else None), MODEL if tensors else None
     runtime = FunctionRuntime(FunctionKey("fn"), settings, Immediate(), LearnedLatency(), signature=signature)
     body = Instance("i1", "fn", 1, "node", 1, 1, InstanceState.READY, 0.0)

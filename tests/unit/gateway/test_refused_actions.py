@@ -1,4 +1,4 @@
-"""What is still carried out of a decision of which something is refused."""
+"""The actions that are still carried out when one action of a decision is refused."""
 # ruff: noqa: ARG002 - who stands in for a seam takes what the seam gives
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def test_help_that_is_refused_holds_up_no_body(
 
 
 async def test_a_body_that_is_refused_ends_the_decision(stage: Stage, full: Full) -> None:
-    """What follows may be the end of the one that it was to replace."""
+    """The next action may be the end of the instance that the refused one was to replace."""
     full.full = True
     with pytest.raises(GnomonError, match="for a Body"):
         await stage.instances.apply(NAME, [CreateShadow("b1", PAIR), CreateBody(1), DestroyBody("b1")])

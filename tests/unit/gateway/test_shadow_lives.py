@@ -1,4 +1,4 @@
-"""What decisions about Shadows do, and what is made of what a platform tells: in whatever order it comes."""
+"""Decisions about Shadows are carried out, and a platform's events are applied in any order."""
 
 from __future__ import annotations
 

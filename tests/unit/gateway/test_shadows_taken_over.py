@@ -1,4 +1,4 @@
-"""What a new leader makes of the Shadows of the one before it, which it is told of in whatever order."""
+"""A new leader adopts the Shadows of the one before it, whose events come in any order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 
 def find(stage: Stage, shadow: Instance = LEFT) -> None:
-    """What the platform tells."""
+    """The events of the platform."""
     stage.platform.there[shadow.id] = shadow
     stage.instances.shadow_found(shadow)
 

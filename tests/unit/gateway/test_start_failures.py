@@ -115,7 +115,7 @@ class Stage:
         self.instances.instance_ready(found, Answering())
 
     def problem(self) -> tuple[str, bool] | None:
-        """What users are told, and whether no start is expected to help."""
+        """The message to users, and whether no start is expected to help."""
         found = self.manager.detail(KEY)
         assert found is not None
         return None if found.status.problem is None else (found.status.problem.code, found.cannot_start)

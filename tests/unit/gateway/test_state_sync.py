@@ -1,4 +1,4 @@
-"""What gateway replicas tell each other: load, pairs, plans, decisions."""
+"""State that gateway replicas exchange: load, pairs, plans, decisions."""
 
 from __future__ import annotations
 

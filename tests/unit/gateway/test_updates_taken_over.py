@@ -84,7 +84,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
 
 @pytest.mark.parametrize("version", [1, 2], ids=["its settings", "its instances"])
 async def test_update_of_the_previous_leader_is_served_by_the_next(replica: Replica, version: int) -> None:
-    """It was heard of too late, or not at all."""
+    """The update was received too late, or not at all."""
     replica.write(deployment(a="2"), version)
     replica.other_replicas.leads = True
     await replica.manager.follow(deployment().key)

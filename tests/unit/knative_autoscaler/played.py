@@ -138,7 +138,7 @@ class Played:
         self.sks = {**made, "metadata": metadata, "status": before["status"]}
 
     def _settle_service(self) -> None:
-        """What Knative's own reconciler makes of the ServerlessService."""
+        """Reconcile the ServerlessService as Knative does."""
         if self.sks is None:
             return
         populated = self.sks["spec"]["mode"] == PROXY or not self.ready

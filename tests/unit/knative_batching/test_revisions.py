@@ -201,7 +201,7 @@ def test_revision_of_an_application_is_told_what_to_deploy_instead(caplog: pytes
 def test_pod_cores_come_from_the_annotation_else_the_template(
     annotations: dict[str, str], resources: dict[str, Any], cores: int
 ) -> None:
-    """What its batches take is told of pods of that size."""
+    """Batch latencies are reported for pods of that size."""
     document = revision({**BATCHES, **annotations})
     document["spec"]["containers"][0]["resources"] = resources
     assert RevisionReader(anything)(document).spec.settings.cores == cores

@@ -251,7 +251,7 @@ def test_how_long_a_holder_is_silent_is_measured_by_who_looks() -> None:
 
 
 def test_epochs_of_a_new_lease_exceed_those_of_earlier_leases() -> None:
-    """It changes hands after a second at the soonest; and its count has 31 bits."""
+    """The Lease changes hands after a second at the soonest; its counter has 31 bits."""
     made_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
     assert seconds_to_count_from(made_s + 3600.0) - seconds_to_count_from(made_s) == 3600
     assert 0 < seconds_to_count_from(made_s) < seconds_to_count_from(datetime(2087, 1, 1, tzinfo=UTC).timestamp()) < 1 << 31
@@ -388,7 +388,7 @@ async def test_removed_lease_is_created_at_once(leases: Leases, machine: Machine
 
 
 async def test_ending_leader_ignores_a_removed_lease(leases: Leases, machine: Machine) -> None:
-    """What it still answers is not lost; it writes nothing, and makes no Lease."""
+    """Its answers in progress are not lost; it writes nothing and makes no Lease."""
     first = Candidate("first", leases, machine)
     await first.leader.attempt()
     first.leader.leave()

@@ -403,7 +403,7 @@ def test_counts_that_vary_alike_in_all_windows_wander_within_a_bin() -> None:
 
 
 def test_single_burst_is_not_fitted_as_poisson() -> None:
-    """It makes most of I(w), whose own deviation is then as large as it is: that speaks for nothing."""
+    """The burst makes most of I(w), whose own deviation is then as large as its value: it proves nothing."""
     counts = np.random.default_rng(6).poisson(50.0, 3600).astype(float)
     counts[1800:1860] *= 3.0
     fitted = fit(sample_of_counts(counts, 1.0))

@@ -501,7 +501,7 @@ def only(drawn: ModelProfile, *batches: int) -> ModelProfile:
 
 
 def test_figure_3_shows_measured_batches_only(drawn: ModelProfile, tmp_path: Path) -> None:
-    """What lies on a line between two others says nothing about that batch."""
+    """An interpolated time says nothing about that batch."""
     some = only(drawn, 1, 2, 4)
     assert {row.to_batch for row in increases(some)} == {4}
     assert increases(some) == [row for row in increases(drawn) if row.to_batch == 4]

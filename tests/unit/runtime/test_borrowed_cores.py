@@ -49,7 +49,7 @@ def resize(cores: int) -> Frame:
 
 
 def events_of(*frames: Frame) -> list[str]:
-    """What an instance does that gets these frames, up to one batch at a time."""
+    """The work of an instance that gets these frames, up to one batch at a time."""
     ours, theirs = socket.socketpair()
     left = list(frames)
 

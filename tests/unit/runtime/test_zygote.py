@@ -117,7 +117,7 @@ mine.recv(1)
 def test_zygote_that_reports_foreign_processes_is_killed_alone(
     owner: Owner, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It would have the supervisor end, limit or lose whichever process it names: the gateway, or another's instance."""
+    """A forged pid would have the supervisor end, limit or lose the process with that pid: the gateway, or another's instance."""
     owner.start("y", 1)
     owner.start("x", 2, script=SAYS.format(said=said))
     order, log = os.pipe()

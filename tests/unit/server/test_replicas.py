@@ -237,7 +237,7 @@ async def test_first_replica_gets_the_whole_state() -> None:
     [GnomonError(503, "kubernetes_busy", "It is busy."), OSError(116, "Stale file handle"), KeyError("metadata")],
 )
 async def test_a_new_leader_retries_until_it_can_decide(broken: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """It renews the Lease all the while: nobody else would decide."""
+    """The leader renews the Lease all the while, so that no other replica would decide."""
     clock, leading, attempts = VirtualClock(), asyncio.Event(), list[float]()
 
     async def lead() -> None:

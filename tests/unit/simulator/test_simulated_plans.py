@@ -192,7 +192,7 @@ ALWAYS = -math.inf
 
 
 def by_hand_as_bounds_change(times: list[float], bounds: list[BufferChange]) -> tuple[list[float], list[int]]:
-    """What is sent when and in which number, event by event: arrivals, changes, and the timer of whoever waits longest."""
+    """The batches with their times and sizes, event by event: arrivals, changes, and the timer of the oldest request."""
     sent: list[float] = []
     sizes: list[int] = []
     waiting: list[float] = []

@@ -1,4 +1,4 @@
-"""What users of an installation can rely on when Gnomon buffers and dispatches in front of its provider."""
+"""Guarantees for users of an installation in which Gnomon buffers and dispatches in front of its provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of an installation can rely on when the provider behind Gnomon is away, refuses it, or Gnomon itself ends."""
+"""Guarantees for users of an installation whose provider is away or refuses Gnomon, or in which Gnomon itself ends."""
 
 from __future__ import annotations
 
