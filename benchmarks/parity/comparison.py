@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from gnomon_core.clock import parse_time_s
@@ -47,7 +48,9 @@ class Side:
     decided: tuple[Decided, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The figures; equal decisions that follow each other are one row with their number of seconds."""
+        decided = [{"seconds": sum(1 for _ in run), **asdict(decision)} for decision, run in groupby(self.decided)]
+        return {**asdict(self), "decided": decided}
 
 
 @dataclass(frozen=True, slots=True)

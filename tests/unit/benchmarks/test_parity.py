@@ -111,3 +111,12 @@ def test_an_unknown_policy_is_refused_before_anything_is_measured() -> None:
     with pytest.raises(GnomonError, match="openfaas is not known") as refused:
         main(["--policies", "openfaas"])
     assert refused.value.code == "unknown_policies"
+
+
+def test_equal_decisions_that_follow_each_other_are_one_row() -> None:
+    one, two = Decided(1, 1, 0), Decided(2, 1, 0)
+    assert side([0.1], 1, 1.0, 0.0, [one, one, two, one]).to_json()["decided"] == [
+        {"seconds": 2, "bodies": 1, "cores": 1, "shadows": 0},
+        {"seconds": 1, "bodies": 2, "cores": 1, "shadows": 0},
+        {"seconds": 1, "bodies": 1, "cores": 1, "shadows": 0},
+    ]
