@@ -33,8 +33,7 @@ from gnomon_core.interfaces import RunsEngines
 from gnomon_core.launch import batch_token
 from gnomon_gateway.api.access import BasicAuth, Guard, host_rule, read_basic_auth, require_safe_binding
 from gnomon_gateway.api.application import control_application
-from gnomon_gateway.api.application_port import HOST, ApplicationPort
-from gnomon_gateway.api.batches import BatchRoute
+from gnomon_gateway.api.application_port import HOST, ApplicationPort, BatchRoute
 from gnomon_gateway.api.builds import BuildRoutes, payload_secret
 from gnomon_gateway.api.control import Control, this_version
 from gnomon_gateway.api.invocation import GatewayApp

@@ -30,7 +30,7 @@ from starlette.routing import Route
 from gnomon_core.background import Background
 from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError
 from gnomon_core.interfaces import Builder
-from gnomon_gateway.api.disk import full_disk_refuses
+from gnomon_gateway.api.requests import full_disk_refuses
 
 LOG = logging.getLogger(__name__)
 NDJSON = "application/x-ndjson"

@@ -29,8 +29,7 @@ from gnomon_core.engines import REPORT, read_report
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_files import Unpacker, check_name
-from gnomon_gateway.api.disk import full_disk_refuses, no_disk
-from gnomon_gateway.api.requests import Handlers, flag_in_query
+from gnomon_gateway.api.requests import Handlers, flag_in_query, full_disk_refuses, no_disk
 
 MAX_MODEL_BYTES = 8 << 30
 MAX_UPLOADS = 4

@@ -1,12 +1,15 @@
 """Readers of control requests: bodies, fields, names in paths, and queries.
 
-Bodies are untrusted JSON: bounded, parsed and checked here, as are names in paths, queries and documents.
+Bodies are untrusted JSON: bounded, parsed and checked here, as are names in paths, queries and documents. A disk that a request's
+files fill is an answer too.
 """
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
@@ -124,3 +127,24 @@ def invalid_query(problem: str, hint: str) -> GnomonError:
 
 def _too_large(max_bytes: int) -> GnomonError:
     return GnomonError(413, "body_too_large", f"The body is larger than {max_bytes} bytes.", "Send less.")
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def full_disk_refuses(what: str) -> Iterator[None]:
+    """Turn the error of a full disk into 507 `no_disk` for a "model" or a "build"."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise no_disk(what) from error
+
+
+def no_disk(what: str) -> GnomonError:
+    """The answer to who brings this."""
+    return GnomonError(
+        507, "no_disk", f"The server has not enough disk space for this {what}.", "Make room there, and try again."
+    )

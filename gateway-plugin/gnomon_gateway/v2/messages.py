@@ -13,6 +13,12 @@ the edge of a float's range, which msgspec parses two hundred times slower than 
 **Validation.** Tensors are converted to the raw little-endian bytes that a batch carries. All are checked against the model's
 signature before admission: names, datatypes, shapes, byte counts and, in JSON, the kind and range of each number. NaN and
 infinities are valid in a float tensor.
+
+**Padding.** Sequences shorter than the model's are padded before the batch, and the padding is cut off in the answer.
+
+    [2, 5] of a model of length 8 ─▶ [2, 8], tokens and attention mask filled up ─▶ model ─▶ [2, 8, 4] ─▶ [2, 5, 4]
+
+So requests of all lengths up to the model's share batches. A batch costs what the model's length costs.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any, TypeAlias
 
@@ -29,10 +35,9 @@ import msgspec
 import numpy as np
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
+from gnomon_core.signature import NUMPY_TYPES, ModelSignature, Padding, TensorSpec
 from gnomon_core.wire import Member
 from gnomon_gateway.http.headers import error_lines, refusal_lines
-from gnomon_gateway.v2 import sequence_padding
 
 _NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 _FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
@@ -319,10 +324,10 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
     if padding is None:
         samples, data = read_tensors(signature, document.inputs, binary, max_batch)
         return Infer(document.id, samples, data, _outputs(signature, document), document.parameters)
-    tokens = sequence_padding.sequence_length(padding, [(tensor.name, tensor.shape) for tensor in document.inputs])
-    samples, data = read_tensors(sequence_padding.at_length(signature, padding, tokens), document.inputs, binary, max_batch)
+    tokens = _sequence_length(padding, [(tensor.name, tensor.shape) for tensor in document.inputs])
+    samples, data = read_tensors(_at_length(signature, padding, tokens), document.inputs, binary, max_batch)
     if tokens < padding.length:
-        data = sequence_padding.pad(signature, padding, data, samples, tokens)
+        data = _pad(signature, padding, data, samples, tokens)
     return Infer(document.id, samples, data, _outputs(signature, document), document.parameters, tokens)
 
 
@@ -363,7 +368,7 @@ def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memor
         spec, size = specs[output]
         data = body[offsets[output] : offsets[output] + size]
         if output in by_token:
-            spec, data = sequence_padding.cut(spec, data, infer.samples, infer.length)
+            spec, data = _cut(spec, data, infer.samples, infer.length)
             size = len(data)
         entry: dict[str, Any] = {"name": output, "datatype": spec.datatype, "shape": [infer.samples, *spec.shape]}
         if is_binary:
@@ -442,3 +447,59 @@ def _error_text(body: bytes) -> str:
         return f"{error['message']} {error.get('hint', '')}".strip() if isinstance(error, dict) else str(error)
     except (ValueError, KeyError, TypeError):
         return body.decode("utf-8", "replace")
+
+
+"""The most lengths that an error lists."""
+
+
+def _sequence_length(padding: Padding, shapes: Sequence[tuple[str, Sequence[int]]]) -> int:
+    """The length of a request's sequences. `shapes` are the names and shapes of its inputs; axis 0 counts samples, axis 1 tokens.
+
+    Raises:
+        GnomonError: 400 `invalid_tensor`: the lengths differ, or the model does not take this length.
+
+    """
+    lengths = [shape[1] for name, shape in shapes if name in padding.inputs and len(shape) > 1]
+    if not lengths or any(length != lengths[0] for length in lengths) or not 0 < lengths[0] <= padding.length:
+        found = ", ".join(map(str, lengths[:_MANY])) or "none"
+        raise bad_request(
+            "invalid_tensor",
+            f"The inputs have sequences of the lengths {found}.",
+            f"The model takes 1 to {padding.length} tokens, as many in each input.",
+        )
+    return lengths[0]
+
+
+def _at_length(signature: ModelSignature, padding: Padding, length: int) -> ModelSignature:
+    """The signature of requests with sequences of this length."""
+    inputs = tuple(
+        replace(spec, shape=(length, *spec.shape[1:])) if spec.name in padding.inputs else spec for spec in signature.inputs
+    )
+    return replace(signature, inputs=inputs)
+
+
+def _pad(signature: ModelSignature, padding: Padding, body: bytes | memoryview, samples: int, length: int) -> bytes:
+    """Pad the inputs of `samples` samples, whose sequences have `length` tokens, to the model's length."""
+    parts: list[bytes | memoryview] = []
+    data, offset = memoryview(body), 0
+    for spec, short in zip(signature.inputs, _at_length(signature, padding, length).inputs, strict=True):
+        size = samples * short.sample_bytes
+        part = data[offset : offset + size]
+        offset += size
+        parts.append(_padded(spec, part, samples, padding.inputs[spec.name]) if spec.name in padding.inputs else part)
+    return b"".join(parts)
+
+
+def _cut(spec: TensorSpec, body: memoryview, samples: int, length: int) -> tuple[TensorSpec, memoryview]:
+    """Cut the rows of padding tokens off an output of shape [samples, model length, …]; returns its new spec and bytes."""
+    token_bytes = spec.sample_bytes // spec.shape[0]
+    rows = np.frombuffer(body, np.uint8).reshape(samples, spec.shape[0], token_bytes)
+    return replace(spec, shape=(length, *spec.shape[1:])), memoryview(rows[:, :length].tobytes())
+
+
+def _padded(spec: TensorSpec, part: memoryview, samples: int, pad_value: int) -> bytes:
+    dtype = np.dtype(NUMPY_TYPES[spec.datatype])
+    sequences = np.frombuffer(part, dtype).reshape(samples, -1, *spec.shape[1:])
+    padded = np.full((samples, *spec.shape), pad_value, dtype)
+    padded[:, : sequences.shape[1]] = sequences
+    return padded.tobytes()
