@@ -500,6 +500,7 @@ class Dispatcher:
         if worker.idle_cores is not None and self._lender is not None:
             wanted = worker.cores if action.cores is None else min(action.cores, worker.cores)
             batch.cores = batch.instance_size = batch.lent = self._lender.lend(worker.id, wanted)
+            worker.has_loan = True
         # Admission predicts from this when the instance is free again.
         batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, batch.instance_size, batch.size, batch.pair) or 0.0)
         for request in requests:
@@ -515,8 +516,9 @@ class Dispatcher:
     def _give_back(self, worker: Worker) -> None:
         """Return borrowed cores to the node's arbiter once the instance executes no batch."""
         # An instance that has got cores of its own meanwhile returns its last loan too.
-        if self._lender is not None and not worker.batches:
+        if worker.has_loan and self._lender is not None and not worker.batches:
             self._lender.give_back(worker.id)
+            worker.has_loan = False
 
     def _reject(self, lane: Lane, action: Reject, effects: Effects) -> bool:
         done = False

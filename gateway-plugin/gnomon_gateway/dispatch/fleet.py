@@ -50,6 +50,7 @@ class Worker:
         "cores",
         "draining",
         "free_slots",
+        "has_loan",
         "id",
         "idle_cores",
         "max_batch",
@@ -84,6 +85,8 @@ class Worker:
         self.max_batch = 0
         self.pair: Pair | None = None
         self.concurrency = 1
+        self.has_loan = False
+        """Whether a batch in execution may have borrowed cores."""
         self.batches: dict[int, Batch] = {}
         """The batches in execution, by id, in the order of sending."""
         self.draining = False

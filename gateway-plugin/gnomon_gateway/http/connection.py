@@ -808,6 +808,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self.feed(head + unparsed)
 
 
+def open_connection(common: HttpToolsProtocol, context: ServerContext, buffer: ReadBuffer, peer: Peer) -> PortionReader:
+    """The protocol of a new connection. `common` has what uvicorn gives all connections of a server."""
+    return PortionReader(GatewayProtocol(common, context, peer), buffer)
+
+
 _DISCONNECTED_LINGER_S = 1.0
 """The linger time of a client that has disconnected, instead of `linger_s`: the answer may arrive before the reset."""
 _SLICES = 20

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import uvicorn
@@ -18,8 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.http.acceptor import Acceptor, Peer
-from gnomon_gateway.http.connection import GatewayProtocol, Limits, PortionReader, ReadBuffer, ServerContext, TimeoutCheck
+from gnomon_gateway.http.acceptor import Acceptor
+from gnomon_gateway.http.connection import GatewayProtocol, Limits, ReadBuffer, ServerContext, TimeoutCheck, open_connection
 from gnomon_gateway.http.exchange import HotRoutes
 
 _BACKLOG = 4096
@@ -49,12 +50,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         common = HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
-
-        buffer = ReadBuffer()
-
-        def opened(peer: Peer) -> PortionReader:
-            return PortionReader(GatewayProtocol(common, self._context, peer), buffer)
-
+        opened = partial(open_connection, common, self._context, ReadBuffer())
         self.servers = []
         self._acceptors = [Acceptor(listener, opened) for listener in sockets or ()]
         for acceptor in self._acceptors:
