@@ -250,9 +250,10 @@ def _single_bins(bins: Iterable[list[float]], bin_s: float) -> Iterable[array[fl
 
 def _count_loaded(columns: _Columns, begin: int, end: int) -> int:
     """The number of these bins that are not empty."""
-    if begin == 0 and 0.0 not in columns[0]:  # the usual case for a whole history of a busy function
-        return end
-    return sum(map(any, zip(*(column[begin:end] for column in columns), strict=True)))
+    parts = [column[begin:end] for column in columns]
+    if 0.0 not in parts[0]:  # the usual case of a busy function
+        return len(parts[0])
+    return sum(map(any, zip(*parts, strict=True)))
 
 
 @lru_cache(maxsize=64)
