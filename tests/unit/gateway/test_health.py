@@ -85,3 +85,16 @@ async def test_unanswered_probe_is_reported_once() -> None:
         await asyncio.wait_for(asked.asked.wait(), 20)
     stage.health.stop()
     assert stage.frozen == ["silent"]
+
+
+async def test_a_thousand_functions_are_checked_at_a_few_common_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, at_s = asyncio.get_running_loop(), set[float]()
+    monkeypatch.setattr(function_runtime, "PROBE_EVERY_S", 3.0)
+    stages = [Stage() for _ in range(1000)]
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_at", lambda when_s, _: at_s.add(when_s))
+        for number, stage in enumerate(stages):
+            patched.setattr(loop, "time", lambda begun_s=100 + 0.003 * number: begun_s)
+            stage.health.start()
+    assert len(at_s) <= 31
+    assert (min(at_s), max(at_s)) == (pytest.approx(103.0), pytest.approx(106.0))
