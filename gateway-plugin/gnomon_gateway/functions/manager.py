@@ -3,12 +3,8 @@
 A command is validated in full before anything changes, is durable when it returns, and its effects continue in the background.
 Commands for one function run one after the other; those for different functions run concurrently.
 
-A stored function that cannot be served, for example because its secret was deleted, is retried (`PendingRestore`):
-
-    cannot be served ▶ reason in its log ▶ retried every five seconds ─┬─ served ──▶ forgotten
-                                                                       └─ removed ─▶ forgotten
-
-Meanwhile the API lists the function without replicas, and calls get 503: a temporary failure is no 404.
+A stored function that cannot be served, for example because its secret was deleted, is retried (`PendingRestore`). Meanwhile the
+API lists the function without replicas, and calls get 503: a temporary failure is no 404.
 
 Member functions of applications (`applications`) are neither stored nor listed: their application deploys them at each start.
 """
@@ -17,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -25,7 +22,7 @@ from gnomon_core.background import Background
 from gnomon_core.clock import utc_now_s
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
-from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
+from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import Explains, FunctionStore, LendsCores, Platform, Restartable, StoredFunction
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import REREAD_S
@@ -35,10 +32,10 @@ from gnomon_gateway.functions.deployments import Deployed, OtherReplicas, StartF
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime, lanes, latency_key
 from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_foreign_autoscaler
 from gnomon_gateway.functions.logs import LogBook
+from gnomon_gateway.functions.pending_restore import MOST_ATTEMPTS, PendingRestore
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
-from gnomon_gateway.metrics import PairMetrics
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -80,7 +77,7 @@ class Manager:
         """The locks that commands hold or wait for; others are garbage-collected."""
         self._last_version = 0
         self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
-        self._pending_restore = PendingRestore(self.follow, logs.append)
+        self._pending_restore = PendingRestore(self._restore, self.follow, logs.append)
         self.directory = FunctionDirectory(self._pending_restore.refusal)
         self.members: set[FunctionKey] = set()
         self._background = Background()
@@ -91,30 +88,24 @@ class Manager:
     async def start(self, served_elsewhere: Callable[[FunctionSpec], bool] = lambda _: False) -> None:
         """Serve the stored functions. A function that cannot be served stays stored, and its log has the reason.
 
+        A function that takes long to serve, because its model store hangs, does not delay this: it is served later.
         Functions that are `served_elsewhere`, the endpoints of applications, are skipped.
         """
         stored = await asyncio.to_thread(self._store.functions)
         self._last_version = max((function.version for function in stored), default=0)
-        for function in stored:
-            if not served_elsewhere(function.spec):
-                await self._serve(function)
+        await self._pending_restore.start(function for function in stored if not served_elsewhere(function.spec))
         self._profile_refresh.start()
 
     async def lead(self) -> None:
-        """Become the leader: continue from the stored functions and the instances that another process has left."""
+        """Become the leader: continue from the stored functions and the instances that another process has left.
+
+        Functions that are not served yet are taken over when they are.
+        """
         stored = await asyncio.to_thread(self._store.functions)
-        for key in (
-            {function.spec.key for function in stored} | set(self._functions) | set(self._pending_restore)
-        ) - self.members:
-            try:
-                await self.follow(key, takes_over=True)
-            except Exception as error:  # noqa: BLE001 - one function must not prevent the others from being served
-                self._logs.append(key, "", f"gnomon: the changed deployment of {key} cannot be served: {error}")
-        for deployed in list(self._functions.values()):
-            await self._profile_refresh.refresh(deployed)
-            self._shadow_notice.report(deployed.spec)
-            await self.instances.take_over(deployed)
-            self._scaling.redeployed(deployed.name)
+        keys = ({function.spec.key for function in stored} | set(self._functions)) - self.members - set(self._pending_restore)
+        # Side by side, because reading a function's model or profile may take until a timeout.
+        turns = asyncio.Semaphore(MOST_ATTEMPTS)
+        await asyncio.gather(*(self._take_over(key, turns) for key in keys | self.members))
         self.instances.lead()
 
     async def stop(self) -> None:
@@ -144,7 +135,7 @@ class Manager:
 
     async def deploy(self, spec: FunctionSpec) -> None:
         spec = self._with_defaults(spec)
-        async with self._lock(spec.key):
+        async with self._command(spec.key):
             if spec.key in self._functions or spec.key in self._pending_restore:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
             self._scaling.removed(str(spec.key))  # state kept under this name belongs to a removed function
@@ -152,7 +143,7 @@ class Manager:
 
     async def update(self, spec: FunctionSpec) -> None:
         spec = self._with_defaults(spec)
-        async with self._lock(spec.key):
+        async with self._command(spec.key):
             deployed = self._functions.get(spec.key)
             if deployed is None:
                 await self._update_pending(spec)
@@ -183,7 +174,7 @@ class Manager:
             await self.update(deployed.spec)
 
     async def remove(self, key: FunctionKey) -> None:
-        async with self._lock(key):
+        async with self._command(key):
             if key not in self._functions and key not in self._pending_restore:
                 raise unknown_function(key)
             # From the disk first: a function that is answered as removed must not be back after a crash.
@@ -326,6 +317,26 @@ class Manager:
 
     # Steps of the commands
 
+    async def _restore(self, stored: StoredFunction) -> None:
+        """Serve a function that is stored when the gateway starts."""
+        async with self._lock(stored.spec.key):
+            await self._serve(stored)
+
+    async def _take_over(self, key: FunctionKey, turns: asyncio.Semaphore) -> None:
+        """Continue another leader's work on this function, which is a member or stored."""
+        async with turns:
+            if key not in self.members:
+                try:
+                    await self.follow(key, takes_over=True)
+                except Exception as error:  # noqa: BLE001 - one function must not prevent the others from being served
+                    self._logs.append(key, "", f"gnomon: the changed deployment of {key} cannot be served: {error}")
+            if (deployed := self._functions.get(key)) is None:
+                return
+            await self._profile_refresh.refresh(deployed)
+            self._shadow_notice.report(deployed.spec)
+            await self.instances.take_over(deployed)
+            self._scaling.redeployed(deployed.name)
+
     async def _serve(self, stored: StoredFunction) -> None:
         stored = replace(stored, spec=self._with_defaults(stored.spec))
         key = stored.spec.key
@@ -391,6 +402,13 @@ class Manager:
         deployed.update(spec, self._checks.policy, inputs.signature, inputs.profile)
         deployed.start_failures = StartFailures()
         self._shadow_notice.report(spec)
+
+    @asynccontextmanager
+    async def _command(self, key: FunctionKey) -> AsyncIterator[None]:
+        """Hold the function's lock for a command of a client, who does not wait for an attempt to serve the function."""
+        self._pending_restore.interrupt(key)
+        async with self._lock(key):
+            yield
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
@@ -507,80 +525,3 @@ class ProfileRefresh:
         async with lock:
             if self._functions.get(key) is deployed:
                 await self.refresh(deployed)
-
-
-RETRY_RESTORE_S = 5.0
-
-
-class PendingRestore:
-    """The stored functions that cannot be served. `retry` serves a function, and adds it again if that fails."""
-
-    def __init__(self, retry: Callable[[FunctionKey], Awaitable[None]], log: Callable[[FunctionKey, str, str], None]) -> None:
-        self._retry, self._log = retry, log
-        self._stored: dict[FunctionKey, StoredFunction] = {}
-        self._reasons: dict[FunctionKey, str] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def __contains__(self, key: FunctionKey) -> bool:
-        return key in self._stored
-
-    def __iter__(self) -> Iterator[FunctionKey]:
-        return iter(self._stored)
-
-    def add(self, stored: StoredFunction, reason: str) -> None:
-        """Add a function that cannot be served. The same reason is logged once."""
-        key = stored.spec.key
-        self._stored[key] = stored
-        if self._reasons.get(key) != reason:
-            self._reasons[key] = reason
-            self._log(key, "", f"gnomon: {key} is not served: {reason}")
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def forget(self, key: FunctionKey) -> None:
-        """Forget a function that is served now, or was removed."""
-        self._stored.pop(key, None)
-        self._reasons.pop(key, None)
-
-    def get(self, key: FunctionKey) -> StoredFunction | None:
-        """The stored function; None if it is served or unknown."""
-        return self._stored.get(key)
-
-    def status(self, key: FunctionKey) -> FunctionStatus | None:
-        stored = self._stored.get(key)
-        return None if stored is None else FunctionStatus(stored.spec, stored.created_at)
-
-    def detail(self, key: FunctionKey) -> FunctionDetail | None:
-        status = self.status(key)
-        return None if status is None else FunctionDetail(status, status.spec.settings.scheduler or "", (), {}, PairMetrics())
-
-    def refusal(self, name: str) -> GnomonError | None:
-        """The error for calls of `name` or `name.namespace`; None if the function is served or unknown."""
-        if parse_key(name) not in self._stored:
-            return None
-        # The reason may name a secret, which callers of the function need not know.
-        text = f"The function {name[:200]!r} cannot be served now."
-        return GnomonError(
-            503,
-            "function_not_served",
-            text,
-            "The function's log says why; the gateway tries again by itself.",
-            retry_after_s=RETRY_RESTORE_S,
-        )
-
-    async def stop(self) -> None:
-        """Stop retrying."""
-        self._stored.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while self._stored:
-            await asyncio.sleep(RETRY_RESTORE_S)
-            for key in tuple(self._stored):
-                try:
-                    await self._retry(key)
-                except Exception:  # noqa: BLE001 - the failure may be temporary
-                    _LOG.exception("%s cannot be served yet: internal error during the retry", key)
-        self._task = None
