@@ -61,6 +61,11 @@ def conflict(code: str, message: str, hint: str = "") -> GnomonError:
     return GnomonError(409, code, message, hint)
 
 
+def stopping() -> GnomonError:
+    """503: the server is stopping. It begins nothing new, and ends what would take long."""
+    return GnomonError(503, "stopping", "The server is stopping.", "Try again when it has started again.", retry_after_s=1.0)
+
+
 def cause_of(error: BaseException) -> str:
     """The operating system's own words for a network error, which clients such as urllib3 wrap several times."""
     inner: BaseException | None = error

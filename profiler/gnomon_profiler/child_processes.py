@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import stopping
 
 
 class ChildProcesses:
@@ -65,8 +65,3 @@ class ChildProcesses:
     def _raise_if_ended(self) -> None:
         if self._ended:
             raise stopping()
-
-
-def stopping() -> GnomonError:
-    """The error of work that the end of the server has ended."""
-    return GnomonError(503, "stopping", "The server is stopping.", "Try again when it has started again.", retry_after_s=1.0)

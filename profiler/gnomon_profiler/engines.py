@@ -50,11 +50,11 @@ from gnomon_core.engines import (
     split_name,
     unsupported,
 )
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, stopping
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.packaging import how_to_install
 from gnomon_core.program import parse_program
-from gnomon_profiler.child_processes import ChildProcesses, stopping
+from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.measuring.session import MeasuringProcess, this_machine
 from gnomon_profiler.repository import PROGRAM as PROGRAM_FILE

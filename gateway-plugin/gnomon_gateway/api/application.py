@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.errors import GnomonError, not_found, stopping
 from gnomon_gateway.api.access import Guard, Guarded, error_response, pattern, unexpected
 from gnomon_gateway.api.applications import ApplicationRoutes
 from gnomon_gateway.api.control import Control, SystemRoutes
@@ -86,7 +86,7 @@ async def _answer(handler: Handler, request: Request) -> Response:
     except GnomonError as error:
         return error_response(error)
     except asyncio.CancelledError:  # by the server, when the time to answer before its end is over
-        return error_response(GnomonError(503, "stopping", "The gateway is stopping.", "Try again.", retry_after_s=1.0))
+        return error_response(stopping())
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets our JSON and the log the traceback
         return error_response(unexpected(error))
 

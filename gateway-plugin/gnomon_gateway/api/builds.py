@@ -28,7 +28,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from gnomon_core.background import Background
-from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError
+from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError, stopping
 from gnomon_core.interfaces import Builder
 from gnomon_gateway.api.requests import full_disk_refuses
 
@@ -107,7 +107,7 @@ class BuildRoutes:
 
     def _check_open(self) -> None:
         if self._ended:
-            raise _stopping()
+            raise stopping()
 
     def _take_place(self) -> None:
         self._check_open()
@@ -125,7 +125,7 @@ class BuildRoutes:
         except GnomonError as error:
             build.fail(str(error), error.status)
         except asyncio.CancelledError:  # by `end`, or because the client has left
-            build.fail(str(_stopping()), _stopping().status)
+            build.fail(str(stopping()), stopping().status)
             raise
         except Exception:
             LOG.exception("Internal error during a build")
@@ -194,10 +194,6 @@ def _denied() -> GnomonError:
         "The header X-Build-Signature is missing or is not the HMAC of this body.",
         "Pass the file that `gnomon serve` names at its start: --payload-secret FILE.",
     )
-
-
-def _stopping() -> GnomonError:
-    return GnomonError(503, "stopping", "The gateway is stopping and builds nothing.", "Build it again later.", retry_after_s=1.0)
 
 
 class _Build:

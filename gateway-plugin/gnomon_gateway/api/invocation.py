@@ -24,7 +24,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, stopping
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.api.access import ANY
 from gnomon_gateway.applications.application import Application, refusal_lines
@@ -104,9 +104,7 @@ class GatewayApp:
         await self._control_app(scope, receive, send)
 
     def _turn_away(self, exchange: Exchange) -> None:
-        error = GnomonError(
-            503, "stopping", "The gateway is stopping and takes no new requests.", "Try again.", retry_after_s=1.0
-        )
+        error = stopping()
         if exchange.path.startswith(FUNCTION_PREFIX):
             exchange.fail(error, close=True)
         elif exchange.path == READY or exchange.method not in READ_METHODS:

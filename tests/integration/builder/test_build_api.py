@@ -172,7 +172,7 @@ async def test_server_that_stops_ends_builds_under_way_and_says_so(running: Runn
     assert running.builder.cancelled.is_set()
     *_, last = [json.loads(line) async for line in answer.content]
     assert (last["status"], last["image"]) == ("failed", "")
-    assert "The gateway is stopping" in last["error"]
+    assert "The server is stopping" in last["error"]
     assert running.spooled() == []
     async with running.post(build_archive()) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (503, "stopping")
