@@ -4,9 +4,9 @@ A write returns once SQLite has synchronised its write-ahead log: acknowledged c
 torn last write is rolled back when the file is opened. Deleted content is overwritten, because it may be a secret, and only the
 owner may read the file; SQLite gives its `-wal` and `-shm` files the same mode.
 
-A stored function that this version of Gnomon cannot read is left in the file and reported, so that one bad entry never prevents
-the others from being served. A file of an earlier version gets its new tables when it is opened. `open_database` opens every
-durable file of the gateway in this way.
+A row that this version of Gnomon cannot read is left in the file and reported, with the file and the row, so that one bad row
+never prevents the others from being served. A file of an earlier version gets its new tables when it is opened. `open_database`
+opens every durable file of the gateway in this way.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SqliteStore:
 
     def functions(self) -> Sequence[StoredFunction]:
         rows = self._query("SELECT namespace, name, version, created_at, document FROM function ORDER BY namespace, name")
-        return [stored for row in rows if (stored := _read_function(*row)) is not None]
+        return [stored for row in rows if (stored := _read_function(self._path, row)) is not None]
 
     def put_secret(self, key: FunctionKey, value: bytes) -> None:
         self._execute(
@@ -121,7 +121,7 @@ class SqliteStore:
 
     def namespaces(self) -> Sequence[StoredNamespace]:
         rows = self._query("SELECT name, labels, annotations FROM namespace ORDER BY name")
-        return [StoredNamespace(name, json.loads(labels), json.loads(annotations)) for name, labels, annotations in rows]
+        return [_read_namespace(self._path, *row) for row in rows]
 
     def put_model(self, registered: RegisteredModel) -> None:
         key = registered.application
@@ -147,7 +147,7 @@ class SqliteStore:
             "SELECT namespace, application, model, accuracy, registered_at, variants FROM registered_model"
             " ORDER BY namespace, application, model"
         )
-        return [_read_model(row) for row in rows]
+        return [_read_model(self._path, row) for row in rows]
 
     def watch_models(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Do nothing: no other process changes the file."""
@@ -187,23 +187,48 @@ class SqliteStore:
             return read_rows(self._connection, self._path, statement, values)
 
 
-def _read_function(namespace: str, name: str, version: int, created_at: float, document: str) -> StoredFunction | None:
+def _read_function(path: Path, row: tuple[Any, ...]) -> StoredFunction | None:
+    namespace, name, version, created_at, document = row
     try:
         spec = read_deployment(json.loads(document), default_namespace=namespace)
-    except (GnomonError, ValueError) as error:
-        _log.error("The stored function %s.%s cannot be read and is not served: %s", name, namespace, error)
+    except (GnomonError, ValueError, TypeError) as error:
+        _log.error("%s: the stored function %s.%s cannot be read and is not served: %s", path, name, namespace, error)
         return None
     return StoredFunction(spec, version, created_at)
 
 
-def _read_model(row: tuple[Any, ...]) -> RegisteredModel:
+def _read_namespace(path: Path, name: str, labels: str, annotations: str) -> StoredNamespace:
+    """The namespace of a row. It is served without labels and annotations that cannot be read, because functions may be in it."""
+    try:
+        return StoredNamespace(name, _read_texts(labels), _read_texts(annotations))
+    except (ValueError, TypeError) as error:
+        _log.error("%s: labels and annotations of the namespace %s cannot be read and are left out: %s", path, name, error)
+        return StoredNamespace(name)
+
+
+def _read_texts(document: str) -> dict[str, str]:
+    """An object of texts as JSON.
+
+    Raises:
+        ValueError, TypeError: the document is something else.
+
+    """
+    texts = json.loads(document)
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError("it is not an object of texts")
+    return texts
+
+
+def _read_model(path: Path, row: tuple[Any, ...]) -> RegisteredModel:
     """The registered model of a row. Measurements that cannot be read are left out: they are taken again."""
     namespace, application, model, accuracy, registered_at, variants = row
     measured: dict[str, MeasuredVariant] = {}
     try:
         measured = variants_from_json(json.loads(variants))
     except (ValueError, KeyError, TypeError, AttributeError):
-        _log.warning("The measurements of %s for the application %s cannot be read; they are taken again", model, application)
+        _log.warning(
+            "%s: the measurements of %s for the application %s cannot be read and are taken again", path, model, application
+        )
     return RegisteredModel(FunctionKey(application, namespace), model, accuracy, registered_at, measured)
 
 

@@ -3,12 +3,15 @@
 A call that is accepted is one row; the row is deleted once the call is finished. Writes are grouped: those requested during a
 commit go into the next one, so that a burst of calls shares the disk's synchronisations. A stored call reaches its function
 through `Invoke`, on the same path inside the gateway as `/function/…`.
+
+A row that cannot be read is left in the file and reported; the other calls are executed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -21,6 +24,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_gateway.http.headers import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.store import open_database, read_rows, store_failed
 
+_LOG = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE call (
@@ -120,12 +124,26 @@ class CallStore:
         return FunctionAnswer(status, _pairs(headers), bytes(body)), duration_s
 
     async def unfinished(self) -> list[Call]:
-        """All unfinished calls, oldest first."""
+        """All unfinished calls, oldest first, without those whose rows cannot be read."""
         rows = await self._read(
-            "SELECT call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, id, tried, status"
-            " FROM call ORDER BY id"
+            "SELECT call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, id, tried, status,"
+            " answer_headers FROM call ORDER BY id"
         )
-        return [_call(row) for row in rows]
+        return [call for row in rows if (call := self._read_call(row)) is not None]
+
+    def _read_call(self, row: tuple[Any, ...]) -> Call | None:
+        try:
+            return _call(row)
+        except (ValueError, TypeError) as error:
+            call_id, row_id = row[0], row[9]
+            _LOG.error(
+                "%s: the call %s in row %s cannot be read and is not executed; it stays in the file: %s",
+                self._path,
+                call_id,
+                row_id,
+                error,
+            )
+            return None
 
     async def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         def read() -> list[tuple[Any, ...]]:
@@ -180,20 +198,28 @@ def _settle(group: Sequence[tuple[str, object, asyncio.Future[int]]], results: S
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in json.loads(text))
+    """Header lines.
+
+    Raises:
+        ValueError, TypeError: the text is something else.
+
+    """
+    return tuple([(str(name), str(value)) for name, value in json.loads(text)])
 
 
 def _call(row: tuple[Any, ...]) -> Call:
-    call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, row_id, tried, status = row
+    call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, row_id, tried, status, answer = row
+    if status is not None:
+        _pairs(answer)  # the headers of the answer, which its callback carries
     return Call(
         call_id=call_id,
         function=FunctionKey(name, namespace),
         path=path,
         query=query,
         headers=_pairs(headers),
-        body_bytes=body_bytes,
+        body_bytes=int(body_bytes),
         callback_url=callback_url,
-        accepted_at=accepted_at,
+        accepted_at=float(accepted_at),
         id=row_id,
         tried=tried,
         answered=status is not None,
