@@ -236,9 +236,18 @@ BUSY_TIMEOUT_S = 5.0
 _NO_UPGRADES: Mapping[int, str] = MappingProxyType({})
 
 
-def open_database(path: Path, schema: str, version: int, upgrades: Mapping[int, str] = _NO_UPGRADES) -> sqlite3.Connection:
+INCREMENTAL = 2
+"""The `auto_vacuum` of a file from which free pages can be given back to the disk."""
+_WAL_BYTES = 4 << 20
+"""The write-ahead log is cut to this size when it begins anew: a large transaction must not leave it large."""
+
+
+def open_database(
+    path: Path, schema: str, version: int, upgrades: Mapping[int, str] = _NO_UPGRADES, *, shrinks: bool = False
+) -> sqlite3.Connection:
     """A connection that any thread may use, one at a time; the tables are made with `schema` where the file is new.
 
+    With `shrinks`, free pages of the file can be given back to the disk (`auto_vacuum`), if it is new or rebuilt by VACUUM.
     `upgrades` are the statements that turn a file of an earlier version into one of the next. Every statement is its own
     transaction unless one is begun.
 
@@ -251,7 +260,7 @@ def open_database(path: Path, schema: str, version: int, upgrades: Mapping[int, 
     path.chmod(0o600)
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        _prepare(connection, path, schema, version, upgrades)
+        _prepare(connection, path, schema, version, upgrades, shrinks=shrinks)
     except BaseException:
         connection.close()
         raise
@@ -276,9 +285,19 @@ def store_failed(error: sqlite3.Error) -> GnomonError:
     return GnomonError(507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder.")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int, upgrades: Mapping[int, str]) -> None:
+def _prepare(
+    connection: sqlite3.Connection, path: Path, schema: str, version: int, upgrades: Mapping[int, str], *, shrinks: bool
+) -> None:
+    # Before the first page is written, as which the change to a write-ahead log counts.
+    vacuum = ("auto_vacuum = INCREMENTAL",) if shrinks else ()
     try:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+        for pragma in (
+            *vacuum,
+            "journal_mode = WAL",
+            f"journal_size_limit = {_WAL_BYTES}",
+            "synchronous = FULL",
+            "secure_delete = ON",
+        ):
             connection.execute(f"PRAGMA {pragma}")
         schema_version = connection.execute("PRAGMA user_version").fetchone()[0]
         if schema_version == 0:

@@ -4,6 +4,8 @@ A call that is accepted is one row; the row is deleted once the call is finished
 commit go into the next one, so that a burst of calls shares the disk's synchronisations. A stored call reaches its function
 through `Invoke`, on the same path inside the gateway as `/function/…`.
 
+The file shrinks after a burst: while no write waits, pages of deleted calls are given back to the disk, some at a time.
+
 A row that cannot be read is left in the file and reported; the other calls are executed.
 """
 
@@ -22,7 +24,7 @@ from typing import Any, Protocol, TypeAlias
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.http.headers import DEADLINE_HEADER, read_deadline_s
-from gnomon_gateway.store import open_database, read_rows, store_failed
+from gnomon_gateway.store import INCREMENTAL, open_database, read_rows, store_failed
 
 _LOG = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
@@ -34,6 +36,13 @@ CREATE TABLE call (
     status INTEGER, answer_headers TEXT, answer BLOB, duration_s REAL
 );
 """
+
+KEPT_FREE_PAGES = 1024
+"""Free pages that stay in the file for the next calls: 4 MiB."""
+GIVEN_BACK_PAGES = 256
+"""Pages that are given back at a time, 1 MiB: a write waits tens of milliseconds for it at most."""
+QUICK_REBUILD_BYTES = 64 << 20
+"""A file of an earlier version is rebuilt when it is opened, if the calls in it are not larger than this: a second or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +70,17 @@ class CallStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)
+        self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION, shrinks=True)
+        self._rebuild_if_it_cannot_shrink()
         # Reads and commits run in threads; a SQLite connection may be used by one thread at a time.
         self._lock = threading.Lock()
         self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[int]]] = []
         self._committing: asyncio.Task[None] | None = None
+        self._closing = False
 
     async def close(self) -> None:
         """Commit the pending writes and close the file."""
+        self._closing = True
         if self._committing is not None:
             await self._committing
         with self._lock:
@@ -170,6 +182,8 @@ class CallStore:
                     _settle(group, [store_failed(error)] * len(group))
                 else:
                     _settle(group, results)
+                while not self._waiting and not self._closing and await asyncio.to_thread(self._give_back):
+                    pass  # a write that comes meanwhile goes first
         finally:
             self._committing = None
 
@@ -185,6 +199,33 @@ class CallStore:
                     self._connection.execute("ROLLBACK")
                 raise
             return results
+
+    def _give_back(self) -> bool:
+        """Give some free pages back to the disk. Returns whether there are more."""
+        with self._lock:
+            free = self._pragma("freelist_count") - KEPT_FREE_PAGES
+            if free <= 0 or self._pragma("auto_vacuum") != INCREMENTAL:
+                return False
+            try:
+                # `execute` takes one step, which would give back one page.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({min(free, GIVEN_BACK_PAGES)})")
+            except sqlite3.Error as error:
+                _LOG.warning("%s keeps the space of deleted calls for now: %s", self._path, error)
+                return False
+            return free > GIVEN_BACK_PAGES
+
+    def _rebuild_if_it_cannot_shrink(self) -> None:
+        """Rebuild a file that an earlier version made, which did not give back space, unless that would take long."""
+        free, pages = self._pragma("freelist_count"), self._pragma("page_count")
+        if self._pragma("auto_vacuum") == INCREMENTAL or (pages - free) * self._pragma("page_size") > QUICK_REBUILD_BYTES:
+            return
+        try:
+            self._connection.execute("VACUUM")
+        except sqlite3.Error as error:
+            _LOG.warning("%s keeps the space of deleted calls: %s", self._path, error)
+
+    def _pragma(self, name: str) -> int:
+        return int(read_rows(self._connection, self._path, f"PRAGMA {name}")[0][0])
 
 
 def _settle(group: Sequence[tuple[str, object, asyncio.Future[int]]], results: Sequence[int | GnomonError]) -> None:
