@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 DATATYPE_BYTES: Mapping[str, int] = {
@@ -73,6 +73,10 @@ class ModelSignature:
     outputs: tuple[TensorSpec, ...]
     kind: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def takes_requests_of(self, other: ModelSignature | None) -> bool:
+        """Return whether a request that was checked against the other signature is valid for this one, and so is its answer."""
+        return other is not None and replace(other, model=self.model, version=self.version) == self
 
     @property
     def padding(self) -> Padding | None:

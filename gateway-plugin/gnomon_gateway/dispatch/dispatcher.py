@@ -823,6 +823,12 @@ def function_removed() -> GnomonError:
     return GnomonError(503, "function_removed", "The function has been removed.", "Deploy it again.")
 
 
+def function_updated() -> GnomonError:
+    """503: the function got a model with other tensors while the request waited for an instance of the earlier one."""
+    message = "The function was updated to a model with other tensors before an instance executed the request."
+    return GnomonError(503, "function_updated", message, "Send it again.", retry_after_s=1.0)
+
+
 QUARANTINE_S = 300.0
 MAX_QUARANTINED = 1024
 """The most inputs in quarantine. If another one is added, the oldest is released."""

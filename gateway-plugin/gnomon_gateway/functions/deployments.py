@@ -31,7 +31,6 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad, LoadCounters, SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
-from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -323,15 +322,17 @@ class Deployed:
         self.runtime.plan_buffer(policy(settings), settings.max_batch)
         self.plan = plan
 
-    async def answer_all(self) -> None:
-        """Answer a removed function's requests, and return once none is in flight or the deadlines have passed."""
-        self.runtime.removed()
-        if not self.runtime.ready:
-            self.runtime.fail_waiting(function_removed())
+    async def answer_all(self, error: GnomonError, *, starting: int = 0) -> None:
+        """Answer the requests of a function that has ended; returns once none is in flight or the deadlines have passed.
+
+        `error` answers requests for which no instance is ready, unless some are `starting`.
+        """
+        self.runtime.end(error)
+        self.runtime.fail_unserved(starting=starting)
         try:
             await asyncio.wait_for(self.runtime.drain_all(), self.spec.settings.deadline_s + 5.0)
         except TimeoutError:
-            _LOG.warning("%s was removed while requests were still executing after their deadline", self.name)
+            _LOG.warning("%s has ended while requests were still executing after their deadline", self.name)
 
     def seen(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """The instances with what the dispatcher knows of each: in flight, busy, draining."""

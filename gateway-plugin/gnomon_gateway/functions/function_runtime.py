@@ -41,7 +41,7 @@ from gnomon_core.scaling import LoadCounters
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import NOT_TAKEN, Frame, Kind, Member
-from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Effects, Send, function_removed, queue_moved
+from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Effects, Send, queue_moved
 from gnomon_gateway.dispatch.fleet import Worker
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.functions.profiles import Corrected
@@ -109,7 +109,8 @@ class FunctionRuntime:
         self._epoch = epoch
         self._outdated: Callable[[int], None] | None = None
         self._disowned = False
-        self._removed = False
+        self._ended: GnomonError | None = None
+        """The error for requests that no instance will execute, once the function was removed or this queue replaced."""
         self._arrived: list[Request] = []
         """Requests submitted in this turn of the event loop."""
         self._channels: dict[str, BatchChannel] = {}
@@ -166,7 +167,7 @@ class FunctionRuntime:
 
     def refusal(self) -> GnomonError | None:
         """The error for a call because the function cannot start; None if an instance is ready or may soon be."""
-        if self.dispatcher.workers.by_id or self._removed:
+        if self.dispatcher.workers.by_id or self._ended is not None:
             return None
         return self._owner.start_refusal(self.name)
 
@@ -269,11 +270,19 @@ class FunctionRuntime:
             for variant in set(self.variants):
                 self.latency.forget(variant)
 
-    def removed(self) -> None:
-        """Handle the function's removal: no instance will start, and a new function of its name learns latencies anew."""
+    def end(self, error: GnomonError) -> None:
+        """Handle the function's removal, or its update to a model with other tensors: no further instance will be created.
+
+        `error` answers the requests that no instance will execute. A new function of this name learns latencies anew.
+        """
         self.forget_latency()
         self.dispatcher.learns = False
-        self._removed = True
+        self._ended = error
+
+    def fail_unserved(self, *, starting: int = 0) -> None:
+        """After `end`, answer the waiting requests with its error if no instance is left or `starting`."""
+        if self._ended is not None and not self.ready and not starting:
+            self.fail_waiting(self._ended)
 
     def close(self) -> None:
         """Cancel the timers. No request is submitted afterwards."""
@@ -641,8 +650,8 @@ class FunctionRuntime:
             self.capacity_changed()
 
     def _request_instance(self) -> None:
-        if self._removed:
-            self.fail_waiting(function_removed())
+        if self._ended is not None:
+            self.fail_waiting(self._ended)
         else:
             self._owner.instance_needed(self.name)
 

@@ -13,6 +13,12 @@ A rolling update (`RollingUpdate`) replaces the Bodies of earlier versions as th
 
 Meanwhile no fewer Bodies serve than before, or than are wanted now, except for the one that frees capacity.
 
+An update to a model with other tensors, or between a model and a handler, replaces the queue as well (`Instances.replace`):
+neither the old instances nor the new ones can execute the other's requests.
+
+    update ─┬─ requests that were admitted before ─▶ old instances ─▶ answered ─▶ old instances end
+            └─ requests that come afterwards ─▶ a queue of their own ─▶ wait for the new instances
+
 Shadows (`Shadows`) are created, changed and ended as decided, and the dispatcher learns which Bodies work with them:
 
     CreateShadow ─▶ platform … pair_changed(Body) ─▶ dispatcher: larger batches from the next one on
@@ -56,7 +62,7 @@ from gnomon_core.scaling import (
     SetBufferPlan,
 )
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.dispatcher import function_removed
+from gnomon_gateway.dispatch.dispatcher import function_removed, function_updated
 from gnomon_gateway.functions.deployments import Deployed, LostInstance, OtherReplicas, SchedulerOf
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner
 
@@ -160,14 +166,14 @@ class RollingUpdate:
         deployed.keep_old = len(deployed.old(instances))
         # Instances of the replaced version that are still starting have served no request: nothing is lost by stopping them.
         self._retire(deployed, deployed.old(instances, InstanceState.STARTING))
-        await self._begin(deployed)
+        await self.begin(deployed)
 
     async def take_over(self, deployed: Deployed) -> None:
         """Continue the update of an earlier gateway process, from the instances that it has left."""
         old = [instance for instance in self._bodies.of(deployed) if instance.version < deployed.version]
         deployed.keep_old = sum(instance.kind is InstanceKind.BODY for instance in old)
         if self._other_replicas.leads:
-            await self._begin(deployed)
+            await self.begin(deployed)
 
     def retire(self, deployed: Deployed) -> None:
         """Drain as many instances of earlier versions as ready new instances replace."""
@@ -182,7 +188,7 @@ class RollingUpdate:
                 await self._bodies.create(deployed, deployed.spec.settings.cores)
         self._scaling.poke(deployed.name)
 
-    async def _begin(self, deployed: Deployed) -> None:
+    async def begin(self, deployed: Deployed) -> None:
         """Create one instance per serving old one. Those without capacity are created later, as others become ready."""
         for created in range(deployed.keep_old):
             try:
@@ -356,7 +362,18 @@ class Instances(InstanceOwner):
         With `leave` only this process stops: the instances keep running for the process that adopts them.
         """
         self._deployed.pop(deployed.name, None)
-        self._begin(self._wind_down(deployed, leave=leave))
+        self._begin(self._wind_down(deployed, function_removed(), leave=leave))
+
+    async def replace(self, old: Deployed, new: Deployed) -> None:
+        """Serve a function by `new` from now on. The instances of `old` answer its requests in the background, then end."""
+        self._deployed[new.name] = new
+        new.keep_old = sum(
+            body.kind is InstanceKind.BODY and body.state is InstanceState.READY and body.id not in old.draining
+            for body in self.of(old)
+        )
+        self._begin(self._wind_down(old, function_updated(), awaits_start=True))
+        await self.rolling_update.begin(new)
+        self._scaling.poke(new.name)
 
     async def take_over(self, deployed: Deployed) -> None:
         """Adopt the instances that an earlier gateway process has left; those of an earlier version are replaced."""
@@ -625,8 +642,7 @@ class Instances(InstanceOwner):
                 deployed.start_failures.failed(time.monotonic(), reason)
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
-        if not self._is_deployed(deployed) and not deployed.runtime.ready:
-            deployed.runtime.fail_waiting(function_removed())  # no further instance will start
+        deployed.runtime.fail_unserved(starting=self._starting(deployed))
         self._begin(self.shadows.end_shadows_of(deployed, instance_id))
         self._report_starting(deployed)
         deployed.runtime.refuse_waiting()
@@ -658,10 +674,12 @@ class Instances(InstanceOwner):
         await self.shadows.end_shadows_of(deployed, instance_id)
         await self._platform.destroy(instance_id)
 
-    async def _wind_down(self, deployed: Deployed, *, leave: bool) -> None:
+    async def _wind_down(
+        self, deployed: Deployed, error: GnomonError, *, awaits_start: bool = False, leave: bool = False
+    ) -> None:
         # Listed first: a new function of the same name may create instances while the requests are answered.
         mine = [instance_id for instance_id, owner in self._owners.items() if owner is deployed]
-        await deployed.answer_all()
+        await deployed.answer_all(error, starting=self._starting(deployed) if awaits_start else 0)
         deployed.draining.update(mine)
         if not leave:
             await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
@@ -671,8 +689,11 @@ class Instances(InstanceOwner):
         self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
 
     def _report_starting(self, deployed: Deployed) -> None:
-        bodies = (instance for instance in self._platform.instances(deployed.name) if instance.kind is InstanceKind.BODY)
-        deployed.runtime.set_starting(sum(body.state is InstanceState.STARTING for body in bodies))
+        deployed.runtime.set_starting(self._starting(deployed))
+
+    def _starting(self, deployed: Deployed) -> int:
+        bodies = (instance for instance in self.of(deployed) if instance.kind is InstanceKind.BODY)
+        return sum(body.state is InstanceState.STARTING for body in bodies)
 
 
 class _FunctionActuator(Actuator[Awaitable[None]]):

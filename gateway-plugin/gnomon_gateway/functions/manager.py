@@ -159,7 +159,11 @@ class Manager:
                 self._last_version += 1
             version = deployed.version if same else self._last_version
             # Durable before it takes effect, so that a crash in between serves what the client was told.
-            await self._keep(StoredFunction(spec, version, deployed.created_at))
+            stored = StoredFunction(spec, version, deployed.created_at)
+            await self._keep(stored)
+            if self._needs_own_queue(deployed, inputs):
+                await self._replace(deployed, stored, inputs)
+                return
             self._change(deployed, spec, inputs)
             if not same:
                 deployed.version = version
@@ -380,6 +384,24 @@ class Manager:
         refuse_foreign_autoscaler(self._platform, str(spec.key))
         await self._put(spec, stored.created_at)
         await self.instances.take_over(self._functions[spec.key])
+
+    def _needs_own_queue(self, deployed: Deployed, inputs: FunctionInputs) -> bool:
+        """Return whether the present instances cannot execute requests of the new deployment.
+
+        Instances that outlive the gateway are replaced one after the other by their platform. A member of an application
+        keeps its model.
+        """
+        present, new = deployed.runtime.signature, inputs.signature
+        alike = new is None if present is None else present.takes_requests_of(new)
+        return not (alike or outlive_gateway(self._platform) or deployed.spec.key in self.members)
+
+    async def _replace(self, old: Deployed, stored: StoredFunction, inputs: FunctionInputs) -> None:
+        """Serve a deployment with a queue and instances of its own in place of the present one."""
+        self._begin(stored, inputs)
+        new = self._functions[stored.spec.key]
+        new.been_ready = old.been_ready
+        new.runtime.metrics = old.runtime.metrics  # counted for the name, whatever serves it
+        await self.instances.replace(old, new)
 
     def _drop(self, key: FunctionKey) -> None:
         """Forget a function."""

@@ -18,7 +18,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 NEVER_DISPATCHED = frozenset(
-    {"queue_full", "overloaded", "deadline_cannot_be_met", "no_instance", "function_removed", "function_not_found", "stopping"}
+    {
+        "queue_full",
+        "overloaded",
+        "deadline_cannot_be_met",
+        "no_instance",
+        "function_removed",
+        "function_updated",
+        "function_not_found",
+        "stopping",
+    }
 )
 """Error codes that promise that nothing ran."""
 LEFT = "left"

@@ -1,0 +1,245 @@
+"""An update to a model with other tensors: each request is executed by an instance of the model that it was checked against."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_core.scaling import CreateBody
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.queueing.queue import Request
+from gnomon_gateway.store import SqliteStore
+from tests.unit.gateway.shadow_stage import NAME, PersistentPlatform, Scaling, Scripted, Silent
+from tests.waiting import until
+
+KEY = FunctionKey("fn")
+OUT = (TensorSpec("y", "FP32", (2,)),)
+SIGNATURES = {
+    "narrow": ModelSignature("narrow", "1", (TensorSpec("x", "FP32", (2,)),), OUT),
+    "newer": ModelSignature("newer", "2", (TensorSpec("x", "FP32", (2,)),), OUT),
+    "wide": ModelSignature("wide", "1", (TensorSpec("x", "FP32", (3,)),), OUT),
+    "talkative": ModelSignature("talkative", "1", (TensorSpec("x", "FP32", (2,)),), (TensorSpec("y", "FP32", (3,)),)),
+}
+
+
+def deployment(model: str) -> FunctionSpec:
+    return read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": model} if model else {}})
+
+
+class Models(Scripted):
+    """Has a model's signature for each function that names a model, and says that instances are gone when they are destroyed."""
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        return SIGNATURES.get(spec.settings.model or "")
+
+    def revision(self, spec: FunctionSpec) -> str:
+        return spec.settings.model or "handler"
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        if self.refuses is not None:
+            raise self.refuses
+        return await super().create(request)
+
+
+class Channel(Silent):
+    """A `BatchChannel` of an instance that executes a batch when the test says so, and only requests of its own model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.taken: list[tuple[Frame, Callable[[Frame | None], None]]] = []
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: object = None) -> None:  # type: ignore[override]
+        del stream
+        self.taken.append((frame, done))
+
+    def execute(self) -> None:
+        taken, self.taken = self.taken, []
+        for frame, done in taken:
+            signature = SIGNATURES.get(self.model)
+            inputs = [spec.to_json() for spec in signature.inputs] if signature is not None else None
+            valid = (json.loads(frame.head)["inputs"] if frame.head else None) == inputs
+            members = [Member(200 if valid else 400, member.size, b"", self.model.encode()) for member in frame.members]
+            done(Frame(Kind.RESULT, epoch=frame.epoch, members=members))
+
+
+class Client:
+    """A client, with the model that has answered or the error."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[int, str]] = []
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        self.outcomes.append((member.code, bytes(member.body).decode()))
+
+    def refuse(self, error: GnomonError) -> None:
+        self.outcomes.append((error.status, error.code))
+
+    def stream(self, frame: Frame) -> None: ...
+    def broken(self) -> None: ...
+
+
+class Stage:
+    def __init__(self, folder: Path, platform: Models) -> None:
+        self.platform, self.store = platform, SqliteStore(folder / "functions.db")
+        self.manager = Manager(self.store, self.platform, Scaling())
+
+    @property
+    def runtime(self) -> FunctionRuntime:
+        runtime = self.manager.directory.lookup("fn")
+        assert runtime is not None
+        return runtime
+
+    async def serve(self, model: str) -> Channel:
+        """Deploy a model with one ready instance."""
+        await self.manager.deploy(deployment(model))
+        await self.manager.instances.apply(NAME, [CreateBody(1)])
+        return self.ready("b1", model)
+
+    def ready(self, instance_id: str, model: str) -> Channel:
+        channel = Channel(model)
+        body = self.platform.there[instance_id] = replace(self.platform.there[instance_id], state=InstanceState.READY)
+        self.manager.instances.instance_ready(body, channel)
+        return channel
+
+    def gone(self, instance_id: str) -> None:
+        del self.platform.there[instance_id]
+        self.manager.instances.instance_gone(instance_id, "ended")
+
+    async def call(self, runtime: FunctionRuntime | None = None) -> Client:
+        """Call the function with tensors of its model, or as a handler. `runtime` is what the call's headers have found."""
+        runtime, client, now_s = runtime or self.runtime, Client(), time.monotonic()
+        lane = runtime.event_lane if runtime.signature is None else runtime.tensor_lane
+        runtime.submit(Request(lane, now_s, now_s + 60.0, responder=client))
+        await asyncio.sleep(0)
+        return client
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(tmp_path, Models())
+    yield made
+    await made.manager.stop()
+    made.store.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [("narrow", "wide"), ("narrow", "talkative"), ("narrow", ""), ("", "wide")])
+async def test_requests_are_executed_by_instances_of_the_model_that_they_were_checked_against(
+    stage: Stage, before: str, after: str
+) -> None:
+    old = await stage.serve(before)
+    executing, waiting = await stage.call(), await stage.call()
+    await stage.manager.update(deployment(after))
+    later = await stage.call()
+    new = stage.ready("b2", after)
+    old.execute()
+    old.execute()
+    new.execute()
+    assert [client.outcomes for client in (executing, waiting, later)] == [[(200, before)], [(200, before)], [(200, after)]]
+    await until(lambda: stage.platform.destroyed == ["b1"])
+
+
+async def test_request_waits_for_an_instance_of_the_new_model_although_an_old_one_is_idle(stage: Stage) -> None:
+    old = await stage.serve("narrow")
+    await stage.manager.update(deployment("wide"))
+    client = await stage.call()
+    assert (client.outcomes, old.taken) == ([], [])
+    stage.ready("b2", "wide").execute()
+    assert client.outcomes == [(200, "wide")]
+
+
+async def test_new_instances_that_find_no_room_are_created_once_the_old_ones_have_ended(stage: Stage) -> None:
+    await stage.serve("narrow")
+    stage.platform.refuses = GnomonError(503, "no_capacity", "No node has a free core.")
+    await stage.manager.update(deployment("wide"))
+    client = await stage.call()
+    await until(lambda: stage.platform.destroyed == ["b1"])
+    assert client.outcomes == [], "the old instance frees its core"
+    stage.platform.refuses = None
+    stage.gone("b1")
+    await stage.manager.instances.apply(NAME, [CreateBody(1)])
+    stage.ready("b1", "wide").execute()
+    assert client.outcomes == [(200, "wide")]
+
+
+async def test_request_that_waits_for_the_first_instance_is_executed_by_it(stage: Stage) -> None:
+    await stage.manager.deploy(deployment("narrow"))
+    await stage.manager.instances.apply(NAME, [CreateBody(1)])
+    client = await stage.call()
+    await stage.manager.update(deployment("wide"))
+    await asyncio.sleep(0)
+    assert client.outcomes == []
+    stage.ready("b1", "narrow").execute()
+    assert client.outcomes == [(200, "narrow")]
+
+
+@pytest.mark.parametrize("starts", [False, True])
+async def test_request_without_an_instance_of_its_model_is_to_be_sent_again(stage: Stage, *, starts: bool) -> None:
+    await stage.manager.deploy(deployment("narrow"))
+    if starts:
+        await stage.manager.instances.apply(NAME, [CreateBody(1)])
+    client = await stage.call()
+    await stage.manager.update(deployment("wide"))
+    if starts:
+        stage.gone("b1")
+    await until(lambda: client.outcomes)
+    assert client.outcomes == [(503, "function_updated")]
+
+
+async def test_body_that_comes_long_after_the_update_is_to_be_sent_again(stage: Stage) -> None:
+    await stage.serve("narrow")
+    found = stage.runtime
+    await stage.manager.update(deployment("wide"))
+    await until(lambda: stage.platform.destroyed == ["b1"])
+    stage.gone("b1")
+    client = await stage.call(found)
+    assert client.outcomes == [(503, "function_updated")]
+
+
+async def test_function_is_counted_on_and_stays_ready(stage: Stage) -> None:
+    old = await stage.serve("narrow")
+    await stage.call()
+    old.execute()
+    await stage.manager.update(deployment("wide"))
+    status = stage.manager.status(KEY)
+    assert status is not None
+    assert status.invocation_count == 1
+    assert stage.manager.all_been_ready()
+
+
+async def test_model_with_the_same_tensors_takes_over_waiting_requests(stage: Stage) -> None:
+    old = await stage.serve("narrow")
+    before = stage.runtime
+    executing, waiting = await stage.call(), await stage.call()
+    await stage.manager.update(deployment("newer"))
+    assert stage.runtime is before
+    new = stage.ready("b2", "newer")
+    new.execute()
+    old.execute()
+    assert (waiting.outcomes, executing.outcomes) == ([(200, "newer")], [(200, "narrow")])
+
+
+async def test_instances_that_outlive_the_gateway_are_replaced_by_their_platform(tmp_path: Path) -> None:
+    class Pods(Models, PersistentPlatform):
+        pass
+
+    stage = Stage(tmp_path, Pods())
+    await stage.serve("narrow")
+    before = stage.runtime
+    await stage.manager.update(deployment("wide"))
+    assert stage.runtime is before
+    await stage.manager.stop()
+    stage.store.close()
