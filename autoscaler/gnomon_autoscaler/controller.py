@@ -435,11 +435,16 @@ class Autoscaler:
 
     def _visit(self, function: str, now_s: float) -> None:
         """Observe the function, unless it is idle or its counters are enough."""
-        until_s = self._idle.skipped_until_s(function, now_s)
-        if until_s:
-            self._visit_s[function] = until_s
-        elif not self._count_requests(function):
-            self._try_to_observe(function)
+        try:
+            until_s = self._idle.skipped_until_s(function, now_s)
+            if until_s:
+                self._visit_s[function] = until_s
+                return
+            if self._count_requests(function):
+                return
+        except Exception:
+            log.exception("Internal error while reading the counters of function %s", function)
+        self._try_to_observe(function)
 
     def _poke(self, function: str) -> None:
         self._poked.discard(function)

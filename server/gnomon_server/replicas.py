@@ -74,6 +74,7 @@ class Replicas:
         self.invoke = self._shared.invoke
         self.agent = self._shared.agent
         self._tasks: list[asyncio.Task[None]] = []
+        self._leadership: asyncio.Task[None] | None = None
         self._leaving = False
         self._unwatch: Callable[[], None] = lambda: None
         self._scaling = scaling
@@ -89,12 +90,15 @@ class Replicas:
         await self._shared.start()
         self._unwatch = self._board.watch(self._changed)
         assigner = Assigner(self._board, self._shared.peers, self._clock, leads=self._cluster.leads, agent=self._shared.agent)
-        leadership = begin_to_lead(self._cluster.leader.leading, lead, self._clock)
-        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(leadership)]
+        self._leadership = asyncio.create_task(begin_to_lead(self._cluster.leader.leading, lead, self._clock))
+        self._tasks = [asyncio.create_task(assigner.run()), self._leadership]
 
     async def leave(self) -> None:
         """Hand every function over to the other replicas. Requests are forwarded until the servers stop, at least 1 s."""
         self._leaving = True
+        if self._leadership is not None:
+            # A replica that becomes the leader now would start an autoscaler that nothing stops.
+            self._leadership.cancel()
         await asyncio.gather(self._shared.leave(), self._clock.sleep(GRACE_S))
 
     async def stop(self) -> None:

@@ -102,6 +102,7 @@ class Application:
             member.runtime.capacity_changed = None
         self.signature = signature
         self._members = {member.variant.id: member for member in members}
+        self._reported = {name: report for name, report in self._reported.items() if name in self._members}
         self._selector = self._make_selector(member.variant for member in self._members.values())
         for name, member in self._members.items():
             self._tell(name)

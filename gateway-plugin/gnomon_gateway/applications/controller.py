@@ -38,6 +38,7 @@ from gnomon_core.applications import POLICY
 from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, Node
+from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember, WorkerObservation, WorkerPlan
 from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant, VariantState
@@ -126,6 +127,7 @@ class MemberWatch:
 class Watched(Generic[StateT]):
     """The state of an endpoint between two ticks."""
 
+    endpoint: Endpoint
     state: StateT
     demands: dict[Query, LoadWindow] = field(default_factory=dict)
     members: dict[str, MemberWatch] = field(default_factory=dict)
@@ -157,17 +159,20 @@ class ApplicationController(Generic[StateT]):
         self._initial = initial
         self._clock = clock
         self._now = now
-        self._watched: dict[int, Watched[StateT]] = {}
+        self._watched: dict[FunctionKey, Watched[StateT]] = {}
 
     async def run(self) -> None:
         """Observe and scale every application each second, until cancelled."""
         while True:
             await self._clock.sleep(TICK_S)
-            endpoints = {id(endpoint): endpoint for endpoint in self._applications.endpoints()}
+            endpoints = {endpoint.spec.key: endpoint for endpoint in self._applications.endpoints()}
             for gone in self._watched.keys() - endpoints.keys():
                 del self._watched[gone]
-            for number, endpoint in endpoints.items():
-                watched = self._watched.setdefault(number, Watched(self._initial))
+            for key, endpoint in endpoints.items():
+                watched = self._watched.get(key)
+                # Removed and declared again under its name, an application begins anew.
+                if watched is None or watched.endpoint is not endpoint:
+                    watched = self._watched[key] = Watched(endpoint, self._initial)
                 try:
                     await self._tick(endpoint, watched)
                 except Exception:  # noqa: BLE001 - the other applications must still be scaled

@@ -173,10 +173,10 @@ class Peers:
 
     def idle(self, address: str) -> PeerConnection | None:
         """A connection to this address that can be used at once."""
-        kept = self._idle.get(address)
-        while kept:
+        while kept := self._idle.get(address):
             # Last in, first out, so that surplus connections reach their idle time and are closed.
-            connection = kept.pop()
+            connection = kept[-1]
+            self.forget(connection)
             if connection.usable and time.monotonic() - connection.idle_since_s < IDLE_S:
                 return connection
             connection.drop()
@@ -229,6 +229,9 @@ class Peers:
         kept = self._idle.get(connection.address)
         if kept is not None and connection in kept:
             kept.remove(connection)
+            if not kept:
+                # Replicas that are gone have left addresses that none will use again.
+                del self._idle[connection.address]
 
     def close(self) -> None:
         """Close all idle connections."""

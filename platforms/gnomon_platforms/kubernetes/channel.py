@@ -62,7 +62,7 @@ _LOG = logging.getLogger("gnomon.openfaas")
 class NodeContact:
     """The time of the last answer of any pod on a node."""
 
-    __slots__ = ("at_s",)
+    __slots__ = ("__weakref__", "at_s")
 
     def __init__(self) -> None:
         self.at_s = float("-inf")

@@ -22,10 +22,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
@@ -108,8 +108,8 @@ class ObservedCluster:
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self.capacity = NodeCapacity()
         self.conflicts = ConflictingAutoscalers(api, options.namespace, conflicts_changed, self.clock)
-        self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
-        """The time of the last answer of any pod on each node."""
+        self._node_contacts: WeakValueDictionary[str, NodeContact] = WeakValueDictionary()
+        """The contact of each node, as long as a channel to a pod there uses it: nodes come and go."""
         self.resizes = True
         """Whether the cluster can resize pods in place."""
         self._api = api
@@ -169,6 +169,10 @@ class ObservedCluster:
     def adopting_s(self) -> float:
         """The seconds for which pods and Shadows of an earlier process may still be adopted."""
         return self._adopting_until_s - self.clock.now_s()
+
+    def node_contact(self, node: str) -> NodeContact:
+        """The time of the last answer of any pod on this node. Channels to pods of one node share it."""
+        return self._node_contacts.setdefault(node, NodeContact())
 
     def left_alone(self, key: FunctionKey) -> bool:
         """True if another autoscaler scales a function. A removed function's Deployment is cleaned up all the same."""

@@ -113,13 +113,16 @@ class PodFollower:
         self._loop = asyncio.get_running_loop()
         self._lines: asyncio.Queue[LogLine | None] = asyncio.Queue(WAITING_LINES)
         self._tails: dict[str, Tail] = {}
+        """The reader of each pod that exists, by the pod's uid."""
+        self._last_rounds: list[Tail] = []
+        """The readers of pods that are gone, until they have read the rest."""
         self._forget: Callable[[], None] = lambda: None
         self._closed = False
 
     @property
     def streams(self) -> int:
         """The number of pods that are followed."""
-        return sum(tail.is_alive() for tail in self._tails.values())
+        return sum(tail.is_alive() for tail in (*self._tails.values(), *self._last_rounds))
 
     def listen(self, pods: Informer[PodFacts]) -> None:
         """Follow the function's present and future pods."""
@@ -136,7 +139,7 @@ class PodFollower:
         self._closed = True
         self._forget()
         self._leave(self)
-        for tail in self._tails.values():
+        for tail in (*self._tails.values(), *self._last_rounds):
             tail.end()
         while not self._lines.empty():
             self._lines.get_nowait()
@@ -145,9 +148,10 @@ class PodFollower:
     def _changed(self, change: Change[PodFacts]) -> None:
         pod = change.new
         if pod is None:
-            gone = None if change.old is None else self._tails.get(change.old.uid)
+            gone = None if change.old is None else self._tails.pop(change.old.uid, None)
             if gone is not None:
                 gone.last_round = True
+                self._last_rounds = [tail for tail in (*self._last_rounds, gone) if tail.is_alive()]
             return
         if pod.key != self._query.function or not _wanted(pod, self._query):
             return

@@ -378,7 +378,7 @@ class Workload(Reconciler[Step]):
                     settings.deadline_s,
                     record.end,
                     is_healthy=lambda: record.healthy,
-                    node=self._cluster.node_contacts[pod.node or ""],
+                    node=self._cluster.node_contact(pod.node or ""),
                     concurrency=settings.expected_concurrency,
                 )
                 if self._cluster.leads and record.threads_outdated:

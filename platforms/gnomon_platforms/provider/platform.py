@@ -9,6 +9,7 @@ does it: to `com.openfaas.scale.min`, at least 1. While the provider cannot be r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Coroutine
@@ -173,14 +174,15 @@ class ProviderPlatform:
         return Usage(0.0, 0)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
-        """Forward the number of replicas that an operator requests.
+        """Forward the number of replicas that an operator requests. The catalog shows it at once, or after its next poll.
 
         Raises:
             GnomonError: what the provider answers.
 
         """
         await asyncio.to_thread(self._api.scale, key, replicas)
-        await asyncio.to_thread(self._catalog.refresh)
+        with contextlib.suppress(GnomonError):  # the provider has taken the number; the catalog reports what is wrong
+            await asyncio.to_thread(self._catalog.refresh)
 
     def _node(self, key: FunctionKey) -> Node:
         places = self._catalog.places(key)

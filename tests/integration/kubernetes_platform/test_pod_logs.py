@@ -43,6 +43,10 @@ class Pods:
         for listener in self.listeners:
             listener(Change((pod.namespace, pod.name), None, pod))
 
+    def go(self, pod: PodFacts) -> None:
+        for listener in self.listeners:
+            listener(Change((pod.namespace, pod.name), pod, None))
+
 
 def line(second: int, text: str) -> bytes:
     return f"2026-11-22T00:00:{second:02d}.5Z {text}\n".encode()
@@ -185,6 +189,18 @@ async def test_a_pod_that_comes_later_is_followed_too() -> None:
         pods.come(replace(POD, name="other-1", uid="u3", function="other"))
         assert await texts(follower, 1) == ["second"]
         assert follower.streams == 2
+        follower.close()
+
+
+async def test_log_of_a_pod_that_is_gone_is_read_to_its_end_and_the_pod_forgotten() -> None:
+    script = Script(cast("Any", [[line(1, "first"), CLOSE], [line(2, "last"), CLOSE], []]))
+    with serving(script) as api:
+        pods = Pods(POD)
+        follower = logs(api, pods).follow(LogQuery(KEY))
+        assert await texts(follower, 1) == ["first"]
+        pods.go(POD)
+        assert follower._tails == {}
+        assert await texts(follower, 1) == ["last"]
         follower.close()
 
 

@@ -518,6 +518,27 @@ def scaled_by(policy: str, **scale: Any) -> Settings:
     return Settings(autoscaler=policy, scale=ScaleSettings(**scale))
 
 
+class UncountableFleet(StampingFleet):
+    """A fleet that cannot tell the counters of one function alone."""
+
+    def counters(self, function: str) -> LoadCounters | None:
+        if function == "a.ns":
+            raise KeyError(function)
+        return super().counters(function)
+
+
+async def test_function_whose_counters_cannot_be_read_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    fleet = UncountableFleet(clock.now_s, (("node-1", 64),), 0.0)
+    for name in ("a.ns", "b.ns"):
+        fleet.known[name] = MemoryFunction(scaled_by("openfaas", min=1, max=2))
+        fleet.known[name].rps = 25.0
+    async with running(Autoscaler(fleet, clock, executor=at_once)):
+        await clock.advance(60)
+    assert [len(fleet.known[name].instances) for name in ("a.ns", "b.ns")] == [2, 2]
+    assert "Internal error while reading the counters of function a.ns" in caplog.text
+
+
 async def test_idle_function_is_observed_every_few_minutes() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1))
     async with running(*stage.loops):

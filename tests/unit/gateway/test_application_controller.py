@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.workers import decide
+from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Node
+from gnomon_core.functions import FunctionKey
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
 from gnomon_core.variants import CORES, MEMORY_BYTES, Variant, VariantState
 from gnomon_gateway.applications.controller import (
     WINDOW_S,
+    ApplicationController,
     Counts,
     LoadWindow,
     MemberWatch,
@@ -115,3 +123,32 @@ def test_capacity_is_what_is_free_and_what_its_own_instances_use() -> None:
     nodes = (Node("n", 8, 100, 3.0, 40),)
     assert capacity(nodes, {CORES: 2.0, MEMORY_BYTES: 30.0}) == {CORES: 5.0, MEMORY_BYTES: 70.0}
     assert capacity(nodes, {CORES: 7.0, MEMORY_BYTES: 90.0}) == {CORES: 8.0, MEMORY_BYTES: 100.0}, "idle instances hold no cores"
+
+
+async def test_application_that_is_removed_and_declared_again_begins_anew() -> None:
+    def declared() -> Any:
+        application = SimpleNamespace(members={}, demands={})
+        settings = SimpleNamespace(scale=SimpleNamespace(zero_duration_s=60.0))
+        spec = SimpleNamespace(key=FunctionKey("photos"), settings=settings)
+        return SimpleNamespace(spec=spec, key=spec.key, application=application, together=False)
+
+    endpoints = [declared()]
+    clock = VirtualClock()
+    applications = SimpleNamespace(endpoints=lambda: iter(endpoints))
+    controller = ApplicationController(
+        cast("Any", applications), cast("Any", None), cast("Any", None), None, clock, decide_workers=cast("Any", None)
+    )
+    running = asyncio.create_task(controller.run())
+    await clock.advance(2.0)
+    first = controller._watched[FunctionKey("photos")]
+    await clock.advance(2.0)
+    assert controller._watched[FunctionKey("photos")] is first
+    endpoints[:] = [declared()]
+    await clock.advance(2.0)
+    assert controller._watched[FunctionKey("photos")] is not first
+    endpoints.clear()
+    await clock.advance(2.0)
+    assert controller._watched == {}
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running

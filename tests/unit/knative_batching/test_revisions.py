@@ -178,6 +178,9 @@ def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str
     read(revision(BATCHES))
     read(document)
     assert len(caplog.records) == 2
+    read.forget(FunctionKey("f-00001", "users"))
+    read(document)
+    assert len(caplog.records) == 3, "a new Revision of a deleted one's name"
 
 
 def test_revision_of_an_application_is_told_what_to_deploy_instead(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,7 +36,7 @@ class FakeCluster:
         self.rng = random.Random(1)
         self.options = OpenFaasOptions(start_timeout_s=start_timeout_s, adopting_s=0.0)
         self.session = session
-        self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
+        self._node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
         self.background = Background()
         self.warned: dict[str, str] = {}
         self.capacity, self.conflicts = NodeCapacity(), SimpleNamespace(scaling_conflict=lambda _: None)
@@ -49,6 +49,9 @@ class FakeCluster:
 
     def adopting_s(self) -> float:
         return 0.0
+
+    def node_contact(self, node: str) -> NodeContact:
+        return self._node_contacts[node]
 
     def left_alone(self, _: FunctionKey) -> bool:
         return False

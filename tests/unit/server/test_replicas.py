@@ -25,9 +25,10 @@ from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import UNANSWERED, ApiMetrics
+from gnomon_server import replicas
 from gnomon_server.kubernetes import ClusterCollector
 from gnomon_server.platforms import Backend
-from gnomon_server.replicas import begin_to_lead
+from gnomon_server.replicas import Replicas, begin_to_lead
 from gnomon_server.scaling import MOST, SavedScalingState, ScalingAdapter, ScalingStateTransfer
 from tests.timelines import running
 from tests.unit.gateway.shadow_stage import NAME, Scripted
@@ -254,6 +255,36 @@ async def test_a_new_leader_retries_until_it_can_decide(broken: Exception, caplo
     assert attempts == [10.0, 11.0, 12.0]
     warnings = [record.getMessage() for record in caplog.records]
     assert [warning.startswith("this replica leads, but its autoscaler cannot start yet") for warning in warnings] == [True] * 2
+
+
+async def test_replica_that_leaves_does_not_begin_to_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The autoscaler of a gateway that stops has been stopped already: nothing would stop another one."""
+
+    async def nothing() -> None: ...
+
+    parts = SimpleNamespace(
+        app=None, invoke=None, agent=None, peers=None, start=nothing, leave=nothing, stop=nothing, watch=lambda _: lambda: None
+    )
+    monkeypatch.setattr(replicas, "SharedGateway", lambda *_, **__: parts)
+    monkeypatch.setattr(replicas, "Assigner", lambda *_, **__: SimpleNamespace(run=nothing))
+    leader = SimpleNamespace(identity="a", leading=asyncio.Event())
+    cluster = SimpleNamespace(board=lambda: parts, inside=("", 0), peer_secret=lambda: None, leader=leader, leads=lambda: True)
+    manager = SimpleNamespace(runtimes=list, instances=SimpleNamespace(runtime_of=None), directory=None)
+    clock, led = VirtualClock(), list[str]()
+
+    async def lead() -> None:
+        led.append("led")
+
+    others = OtherReplicas(leads=False)
+    made = Replicas(cluster, clock, manager, others, None, guard=None, autoscaler=None, scaling=None)  # type: ignore[arg-type]
+    await made.start(lead)
+    leaving = asyncio.create_task(made.leave())
+    await asyncio.sleep(0)
+    leader.leading.set()
+    await clock.advance(10.0)
+    await leaving
+    await made.stop()
+    assert led == []
 
 
 def page(cluster: Any) -> list[str]:

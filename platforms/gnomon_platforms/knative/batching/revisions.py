@@ -113,8 +113,12 @@ class RevisionReader:
             self._tell(FunctionKey(deployment["service"], deployment["namespace"]), str(error))
             plain = read_deployment({**deployment, "annotations": {AUTOSCALER: DEFAULT_POLICY}})
             return replace(plain, raw=deployment)
-        self._reported.pop(function.key, None)
+        self.forget(function.key)
         return function
+
+    def forget(self, key: FunctionKey) -> None:
+        """Forget a Revision that is valid now, or deleted."""
+        self._reported.pop(key, None)
 
     def _tell(self, key: FunctionKey, problem: str) -> None:
         if self._reported.get(key) != problem:
@@ -247,7 +251,8 @@ class RevisionStore:
     """The `FunctionStore` of Revisions that the gateway buffers. `namespace` None means all; `check` is `RevisionReader`'s."""
 
     def __init__(self, api: Api, namespace: str | None, check: Callable[[Settings], object]) -> None:
-        self._informer: Informer[RevisionFacts] = Informer(api, Source(REVISIONS, namespace), RevisionReader(check))
+        self._reader = RevisionReader(check)
+        self._informer: Informer[RevisionFacts] = Informer(api, Source(REVISIONS, namespace), self._reader)
         self._held: dict[FunctionKey, RevisionFacts] = {}
         self._watchers: list[Callable[[FunctionKey], None]] = []
 
@@ -327,6 +332,8 @@ class RevisionStore:
         namespace, name = change.name
         key = FunctionKey(name, namespace)
         before, new = self._held.get(key), change.new
+        if new is None:
+            self._reader.forget(key)
         if new is not None and (new.buffered or before is not None):
             self._held[key] = new
         else:
