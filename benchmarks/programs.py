@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import multiprocessing
 import os
 import signal
 import socket
@@ -133,6 +134,9 @@ def ended_well(main: Callable[[], object], command: str = "") -> None:
     def interrupt(_number: int, _frame: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        # Load generators among them: their pools, in any thread, would wait until the whole plan is sent.
+        for worker in multiprocessing.active_children():
+            worker.terminate()
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):

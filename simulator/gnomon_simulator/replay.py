@@ -25,6 +25,7 @@ import os
 import socket
 import struct
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -241,17 +242,17 @@ def replay(plan: Plan, target: Target) -> Report:
 def replay_apart(plan: Plan, target: Target, processes: int = 1) -> Report:
     """Send the plan from `processes` fresh processes, each every n-th request, and return their samples together.
 
-    The calling module must be importable, as for everything that Python spawns.
+    The calling module must be importable, as for everything that Python spawns. The processes end with this one, however it ends.
     """
     target.address()
     context = multiprocessing.get_context("spawn")
-    all_started = context.Barrier(processes + 1)
+    all_started = context.Barrier(processes)
     connections = max(1, plan.max_connections // processes)
     shares = [replace(plan, times_s=plan.times_s[n::processes], max_connections=connections) for n in range(processes)]
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_wait_for_all, initargs=(all_started,)) as pool:
-        for _ in range(processes):
-            pool.submit(int)  # each task starts a process; second 0 is set when all of them are there
-        all_started.wait(START_LIMIT_S)
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(all_started,)) as pool:
+        # Each task starts a process, because none is idle before all of them are there; second 0 is set then.
+        for started in [pool.submit(int) for _ in range(processes)]:
+            started.result(START_LIMIT_S)
         begin_s, started_at = _second_0(plan)
         parts = list(pool.map(_work, shares, [target] * processes, [begin_s] * processes))
     return _report(plan, target, begin_s, started_at, parts[0] if processes == 1 else merged(parts))
@@ -262,8 +263,17 @@ def _second_0(plan: Plan) -> tuple[float, datetime]:
     return time.monotonic() + plan.lead_s, datetime.now(UTC) + timedelta(seconds=plan.lead_s)
 
 
-def _wait_for_all(started: Barrier) -> None:
+def _begin_worker(started: Barrier) -> None:
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     started.wait(START_LIMIT_S)
+
+
+def _end_with_parent() -> None:
+    """Send nothing more once the calling process has ended: nothing wants the samples, and the target may be another's."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(plan: Plan, target: Target, begin_s: float) -> Samples:
