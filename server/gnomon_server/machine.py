@@ -59,7 +59,7 @@ class LocalBackend(StoredHere):
             built=built,
             images=options.images,
             cores=options.cores,
-            preload_torch=not memory_is_short(),
+            preload_torch=options.pool > 0 and not memory_is_short(),
             pool=options.pool,
             reserved_cores=options.reserved_cores,
             lend_cores=options.lend_cores,

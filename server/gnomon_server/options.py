@@ -55,15 +55,15 @@ class ServeOptions:
     """The options of `gnomon serve`.
 
     `state` holds what must outlive a restart. `models` is the model repository, a folder or s3://BUCKET/PREFIX. `cores` bounds
-    the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made,
-    `reserved_cores` what is held back for Shadows; with `lend_cores`, `gnomon` may lend cores to batches. `images` is a further
-    table of images and their runtimes. `secrets` is the folder of `basic-auth-user` and `basic-auth-password`, None for one in
-    the state folder. `policies` are the third-party policies that may be loaded, `callback_hosts` the hosts that an asynchronous
-    answer may be sent to. `max_body_bytes` bounds the body of a request to a function, `max_model_bytes` an upload of a model.
-    `behind` says that OpenFaaS's own gateway is in front of this one, `convert` that models are converted for faster engines in
-    the background. `store` is the address of a Redis for the registered models of applications, empty for the state folder.
-    `application` is one that a file declares. With `application_port` it has a port of its own on all addresses, as in the
-    container of a function; 0 takes a free one.
+    the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made; with 0,
+    torch is loaded with the first model. `reserved_cores` is what is held back for Shadows; with `lend_cores`, `gnomon` may lend
+    cores to batches. `images` is a further table of images and their runtimes. `secrets` is the folder of `basic-auth-user` and
+    `basic-auth-password`, None for one in the state folder. `policies` are the third-party policies that may be loaded,
+    `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds the body of a request to a
+    function, `max_model_bytes` an upload of a model. `behind` says that OpenFaaS's own gateway is in front of this one, `convert`
+    that models are converted for faster engines in the background. `store` is the address of a Redis for the registered models of
+    applications, empty for the state folder. `application` is one that a file declares. With `application_port` it has a port of
+    its own on all addresses, as in the container of a function; 0 takes a free one.
 
     `platform` is a key of `gnomon_server.platforms.PLATFORMS`; `aws`, `cluster` and `provider` are the options of the platforms
     lambda, openfaas and provider, on which `cores`, `pool`, `reserved_cores`, `lend_cores` and `images` have no effect.

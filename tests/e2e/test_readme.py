@@ -50,9 +50,3 @@ def test_a_port_in_use_gets_one_clear_line(environment: dict[str, str], url: str
     result = shell(f".venv/bin/gnomon serve --port {port} --state {environment['HOME']}/other", environment)
     assert result.returncode == 1
     assert re.fullmatch(rf"Error: Port {port} on 127\.0\.0\.1 is in use\..*\n", result.stderr)
-
-
-def test_every_link_leads_somewhere() -> None:
-    targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", README)
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []

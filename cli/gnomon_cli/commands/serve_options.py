@@ -336,7 +336,7 @@ machine_options = option_group(
         "--pool",
         type=click.IntRange(0, MAX_POOL),
         default=1,
-        help="Empty containers kept warm to make Shadows of; more after bursts; default 1.",
+        help="Empty containers kept warm to make Shadows of; more after bursts; default 1. With 0, the first model loads torch.",
     ),
     click.option(
         "--reserved-cores",

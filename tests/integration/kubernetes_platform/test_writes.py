@@ -21,6 +21,7 @@ from tests.integration.kubernetes_platform.scripted import Answer, Script, pod, 
 
 BROKEN_OFF = {"Content-Length": "400", "Connection": "close"}
 TARGET = Target(PODS, "fn", "a")
+CACHED: Document = {"metadata": {"uid": "uid-a", "resourceVersion": "7"}}
 
 
 @asynccontextmanager
@@ -58,22 +59,16 @@ async def test_a_patch_is_bound_to_what_it_was_decided_from() -> None:
 async def test_cached_object_is_not_read_again_before_a_write() -> None:
     script = Script([], writes=[found("8")])
     async with writing(script) as writer:
-        await writer.settle(TARGET, label, "label it", cached={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
+        await writer.settle(TARGET, label, "label it", cached=CACHED)
     [sent] = script.writes()
     assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
 
 
-async def test_conflicting_write_is_read_and_decided_again() -> None:
-    script = Script([found("9")], writes=[refusal(409, "Conflict"), found("10")])
+@pytest.mark.parametrize(("cached", "reads"), [(CACHED, [found("9")]), (None, [found("7"), found("9")])], ids=["cached", "read"])
+async def test_conflicting_write_is_read_and_decided_again(cached: Document | None, reads: list[Answer]) -> None:
+    script = Script(reads, writes=[refusal(409, "Conflict"), found("10")])
     async with writing(script) as writer:
-        await writer.settle(TARGET, label, "label it", cached={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
-    assert [sent.body["metadata"]["resourceVersion"] for sent in script.writes()] == ["7", "9"]
-
-
-async def test_a_conflict_is_read_and_decided_again() -> None:
-    script = Script([found("7"), found("9")], writes=[refusal(409, "Conflict"), found("10")])
-    async with writing(script) as writer:
-        await writer.settle(TARGET, label, "label it")
+        await writer.settle(TARGET, label, "label it", cached=cached)
     assert [sent.body["metadata"]["resourceVersion"] for sent in script.writes()] == ["7", "9"]
 
 

@@ -43,7 +43,9 @@ class Serving:
     client: urllib3.PoolManager = field(default_factory=lambda: urllib3.PoolManager(maxsize=64))
 
     def start(self, *options: str) -> None:
-        command = [*GNOMON, "serve", "--port", "0", "--state", str(self.state), "--cores", "8", *options]
+        # Without models torch is not needed, and importing it takes four seconds of CPU at each start.
+        pool = () if "--models" in options else ("--pool", "0")
+        command = [*GNOMON, "serve", "--port", "0", "--state", str(self.state), "--cores", "8", *pool, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.state.parent)
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT_S)

@@ -238,19 +238,19 @@ def test_little_memory_refuses_nothing_and_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("little_memory")
-@pytest.mark.parametrize("short", [True, False])
-def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short: bool
+@pytest.mark.parametrize(("short", "pool", "early"), [(True, 1, False), (False, 1, True), (False, 0, False)])
+def test_libraries_of_models_are_loaded_early_only_for_a_pool_and_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short: bool, pool: int, early: bool
 ) -> None:
     if not short:
         monkeypatch.setattr(process, "available_memory_bytes", lambda: 8_000_000_000)
     made: dict[str, Any] = {}
     monkeypatch.setattr(machine, "LocalPlatform", lambda *_, **options: made.update(options))
     options = SimpleNamespace(
-        state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, lend_cores=False, model_folder=tmp_path, store=""
+        state=tmp_path, images=None, cores=None, pool=pool, reserved_cores=0.0, lend_cores=False, model_folder=tmp_path, store=""
     )
     LocalBackend(cast("Any", options), NoModels(), NothingBuilt(), WallClock())
-    assert made["preload_torch"] is not short
+    assert made["preload_torch"] is early
 
 
 def test_want_of_disk_refuses(tmp_path: Path) -> None:
