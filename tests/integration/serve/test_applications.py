@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,43 @@ def answers() -> dict[str, list[float]]:
         return {name: network(IMAGE)[0].tolist() for name, network in networks().items()}
 
 
+@dataclass
+class Receiver:
+    """The receiver of asynchronous answers: its address, and the headers and bodies that it got."""
+
+    host: str
+    received: queue.Queue[tuple[Any, bytes]]
+
+
 @pytest.fixture(scope="module")
-def gateway(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def receiver() -> Iterator[Receiver]:
+    received: queue.Queue[tuple[Any, bytes]] = queue.Queue()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.put((self.headers, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Receiver(f"127.0.0.1:{server.server_port}", received)
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def options(models: Path, receiver: Receiver) -> tuple[str, ...]:
+    """Options of the gateway's start and restart."""
+    return ("--models", str(models), "--callback-host", receiver.host)
+
+
+@pytest.fixture(scope="module")
+def gateway(options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A gateway with the application `faces` of both models, each measured."""
-    with started(tmp_path_factory.mktemp("serve") / "state", "--models", str(models)) as serving:
+    with started(tmp_path_factory.mktemp("serve") / "state", *options) as serving:
         for name, accuracy in ACCURACY.items():
             answer = register(serving, "faces", name, accuracy=accuracy)
             assert answer.status == 202, answer.data
@@ -221,46 +255,23 @@ def test_metrics_count_members_under_their_application(gateway: Serving) -> None
 
 
 def test_asynchronous_query_is_answered_by_the_variant_that_satisfies_it(
-    models: Path, tmp_path: Path, answers: dict[str, list[float]]
+    gateway: Serving, receiver: Receiver, answers: dict[str, list[float]]
 ) -> None:
-    received: queue.Queue[tuple[Any, bytes]] = queue.Queue()
-
-    class Receiver(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.put((self.headers, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with (
-        http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server,
-        started(tmp_path / "state", "--models", str(models), "--callback-host", f"127.0.0.1:{server.server_port}") as serving,
-    ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for name, accuracy in ACCURACY.items():
-            register(serving, "faces", name, accuracy=accuracy)
-        measured(serving, "faces", 2)
-        callback = f"http://127.0.0.1:{server.server_port}/"
+    def received(accuracy: float) -> tuple[Any, bytes]:
         tensor = {"name": "image", "shape": list(IMAGE.shape), "datatype": "FP32", "data": IMAGE.flatten().tolist()}
-        for floor, model in ((0.9, "exact"), (0.95, "")):
-            document = {"inputs": [tensor], "parameters": {"accuracy": floor}}
-            accepted = serving.call(
-                "POST", "/async-function/faces", document, X_Callback_Url=callback, Content_Type="application/json"
-            )
-            assert accepted.status == 202, accepted.data
-            headers, body = received.get(timeout=60)
-            if model:
-                assert headers["X-Gnomon-Variant"].startswith(f"{model}@1/")
-                assert json.loads(body)["model_name"] == "faces"
-                assert torch.allclose(
-                    torch.tensor(json.loads(body)["outputs"][0]["data"]), torch.tensor(answers[model]), atol=1e-4
-                )
-            else:
-                assert headers["X-Gnomon-Nearest"].startswith("exact@1/")
-                assert headers["X-Function-Status"] == "422"
-        server.shutdown()
+        headers = {"X_Callback_Url": f"http://{receiver.host}/", "Content_Type": "application/json"}
+        document = {"inputs": [tensor], "parameters": {"accuracy": accuracy}}
+        accepted = gateway.call("POST", "/async-function/faces", document, **headers)
+        assert accepted.status == 202, accepted.data
+        return receiver.received.get(timeout=60)
+
+    headers, body = received(0.9)
+    assert headers["X-Gnomon-Variant"].startswith("exact@1/")
+    assert json.loads(body)["model_name"] == "faces"
+    assert torch.allclose(torch.tensor(json.loads(body)["outputs"][0]["data"]), torch.tensor(answers["exact"]), atol=1e-4)
+    headers, _ = received(0.95)
+    assert headers["X-Gnomon-Nearest"].startswith("exact@1/")
+    assert headers["X-Function-Status"] == "422"
 
 
 def test_members_are_hidden_but_answer_when_named(gateway: Serving) -> None:
@@ -340,21 +351,20 @@ def test_wrong_endpoint_is_refused_when_it_is_deployed(gateway: Serving) -> None
     assert deployed(model="app:x", autoscaler="nothing") == (400, "unknown_policy")
 
 
-def test_restart_keeps_applications_with_what_was_measured(models: Path, tmp_path: Path, answers: dict[str, list[float]]) -> None:
-    with started(tmp_path / "state", "--models", str(models)) as serving:
-        for name, accuracy in ACCURACY.items():
-            register(serving, "faces", name, accuracy=accuracy)
-        before = {row["id"]: row["latency_ms"] for row in measured(serving, "faces", 2)}
-        serving.kill()
-        serving.start("--models", str(models))
-        after = {row["id"]: row["latency_ms"] for row in measured(serving, "faces", 2)}
-        assert after == before, "it was measured again"
-        assert answered_by(infer(serving, "faces", {"accuracy": 0.9}), answers) == "exact"
-        assert [function["name"] for function in serving.call("GET", "/system/functions").json()] == ["faces"]
+def test_restart_keeps_applications_with_what_was_measured(
+    gateway: Serving, options: tuple[str, ...], answers: dict[str, list[float]]
+) -> None:
+    before = {row["id"]: row["latency_ms"] for row in measured(gateway, "faces", 2)}
+    gateway.kill()
+    gateway.start(*options)
+    after = {row["id"]: row["latency_ms"] for row in measured(gateway, "faces", 2)}
+    assert after == before, "it was measured again"
+    assert answered_by(infer(gateway, "faces", {"accuracy": 0.9}), answers) == "exact"
+    assert [function["name"] for function in gateway.call("GET", "/system/functions").json()] == ["faces"]
 
 
-def test_routes_need_the_login_that_other_control_routes_need(models: Path, tmp_path: Path) -> None:
-    with started(tmp_path / "state", "--models", str(models), "--basic-auth") as serving:
+def test_routes_need_the_login_that_other_control_routes_need(tmp_path: Path) -> None:
+    with started(tmp_path / "state", "--basic-auth") as serving:
         assert register(serving, "faces", "quick", accuracy=0.5).status == 401
         assert serving.call("GET", "/system/applications").status == 401
         assert serving.call("DELETE", "/system/applications/faces").status == 401

@@ -22,7 +22,8 @@ SIDE = 64
 IMAGE = torch.linspace(0.0, 1.0, 3 * SIDE * SIDE).reshape(1, 3, SIDE, SIDE).numpy()
 HEAVIER = 3
 """The heavy model's image is so many times larger: its instance, and not what asks it, is what a few callers wait for."""
-IDLE = {"com.openfaas.scale.zero-duration": "3s", "com.openfaas.scale.max": "3"}
+IDLE_S = 3
+IDLE = {"com.openfaas.scale.zero-duration": f"{IDLE_S}s", "com.openfaas.scale.max": "3"}
 
 
 def pooled() -> torch.nn.Sequential:
@@ -101,7 +102,7 @@ def test_named_variant_keeps_its_instance_while_it_is_asked_for(serving: Serving
     variant = next(variant.id for variant in client.model_info("named").variants if variant.model == "heavy@1")
     client.inference_query(IMAGE, app="named", variant=variant)
     first = instances(serving, "named", "heavy")
-    end_s = time.monotonic() + 6.0
+    end_s = time.monotonic() + IDLE_S + 2.0
     while time.monotonic() < end_s:
         assert client.inference_query(IMAGE, app="named", variant=variant).variant == variant
         time.sleep(0.5)
@@ -126,7 +127,7 @@ def test_label_keeps_an_instance_while_nothing_is_asked(serving: Serving) -> Non
 
     eventually(lambda: sum(replicas(serving, "warm").values()) == 1 == len(there()), "measured variants stay loaded")
     kept = there()
-    time.sleep(5.0)
+    time.sleep(IDLE_S + 2.0)
     assert there() == kept
 
 

@@ -107,9 +107,3 @@ def models_of(serving: Serving) -> str:
     assert serving.process is not None
     arguments = list(map(str, serving.process.args)) if isinstance(serving.process.args, list) else []
     return arguments[arguments.index("--models") + 1]
-
-
-def test_unknown_engine_is_refused_with_the_known_ones(serving: Serving) -> None:
-    answer = serving.deploy("odd", "", image="gnomon/body", annotations={"gnomon/model": "net", "gnomon/engine": "tensorrt"})
-    assert answer.status == 400
-    assert "onnxruntime or openvino" in answer.data.decode()

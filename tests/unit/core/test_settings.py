@@ -45,6 +45,11 @@ def test_auto_precision_and_its_floor_need_each_other(annotations: dict[str, str
     assert (both.precision, both.accuracy_floor) == ("auto", 0.9)
 
 
+def test_unknown_engine_is_refused_with_the_known_ones() -> None:
+    with refused(400, hint="onnxruntime or openvino"):
+        read_settings({}, {"gnomon/engine": "tensorrt"})
+
+
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
 def test_a_setting_has_a_row_of_its_own_with_its_default(setting: Setting) -> None:
     [row] = [line for line in page().splitlines() if line.startswith(f"| `{setting.key}` |")]
