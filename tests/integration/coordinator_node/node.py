@@ -82,7 +82,7 @@ class Body(Started):
     def __init__(
         self, folder: Path, uid: str, socket: Path, models: Path, head: bytes, *, at: str = "127.0.0.1:0", **variables: str
     ) -> None:
-        self.head = head
+        self.uid, self.head = uid, head
         self.numbers = 0
         self.host = at.partition(":")[0]
         usual = {
@@ -146,6 +146,10 @@ class Node:
         (folder / "token").write_text(TOKEN)
         self.started: list[Started] = []
         self.kubelets: list[Kubelet] = []
+        self.uids: dict[str, str] = {}
+        """The pod of each instance that a platform knows, by the instance's id."""
+        self._idle: list[Body] = []
+        self._lent: list[Body] = []
         self.epoch = 1
         if begin:
             self.begin_pool()
@@ -214,11 +218,27 @@ class Node:
         self.has_come(uid)
         return body
 
+    def shared_body(self) -> Body:
+        """A Body that works alone and that no other test uses. A new one takes seconds of CPU: it imports torch."""
+        body = self._idle.pop() if self._idle else self.body(f"uid-{len(self.started)}")
+        self._lent.append(body)
+        return body
+
     def end_bodies(self) -> None:
-        """Nobody asks them any more. Their pods stay, and nobody waits for them."""
+        """End a test's Bodies, but for shared ones that still work alone. Their pods stay, and nobody waits for them."""
+        self._idle += [body for body in self._lent if self._works_alone(body)]
+        self._lent.clear()
         for started in self.started:
-            if isinstance(started, Body) and started.process.poll() is None:
+            if isinstance(started, Body) and started not in self._idle and started.process.poll() is None:
                 started.process.send_signal(signal.SIGTERM)
+
+    def _works_alone(self, body: Body) -> bool:
+        """True if its node knows the Body and no Shadow of it, and it answers without one."""
+        if body.process.poll() is not None or self.agent.process.poll() is not None:
+            return False
+        state = self.state()
+        known, paired = ({row["pod_uid"] for row in state[kind]} for kind in ("bodies", "shadows"))
+        return body.uid in known - paired and body.ask(self.batch())[1] == 0
 
     def has_come(self, uid: str) -> None:
         eventually(lambda: uid in [row["pod_uid"] for row in self.state()["bodies"]], f"{uid} has not come")

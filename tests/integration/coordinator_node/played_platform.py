@@ -89,15 +89,16 @@ class Platform:
 
     async def body(self, name: str) -> Body:
         """A Body in its pod, which the platform knows as an instance of this name."""
-        body = self.node.body(f"uid-{name}")
+        body = self.node.shared_body()
+        self.node.uids[name] = body.uid
         self.knows(name)
-        await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in self.pairs.connections.states["node-a"]["bodies"]})
+        await until(lambda: body.uid in {row["pod_uid"] for row in self.pairs.connections.states["node-a"]["bodies"]})
         return body
 
     def knows(self, name: str, spec: FunctionSpec = SPEC) -> None:
         """The pod's Body is an instance of this name here."""
         instance = Instance(name, "line.openfaas-fn", 1, "node-a", 1, 0, InstanceState.READY, 0.0)
-        self.bodies[name] = BodyPod(instance, spec, f"uid-{name}", "node-a")
+        self.bodies[name] = BodyPod(instance, spec, self.node.uids[name], "node-a")
 
     def seen(self, shadow: str) -> Instance:
         [found] = [instance for instance in self.pairs.instances("line.openfaas-fn") if instance.id == shadow]

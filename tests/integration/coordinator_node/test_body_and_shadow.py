@@ -36,12 +36,12 @@ from tests.waiting import eventually, until
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 
-def pair_of(node: Node, shadow: str, pod_uid: str) -> tuple[Body, Known]:
+def pair_of(node: Node, shadow: str) -> tuple[Body, Known]:
     """A Body that works with a Shadow, and what it answered before."""
     node.warm()
-    body = node.body(pod_uid)
+    body = node.shared_body()
     known = Known.of(node, body)
-    node.pair(shadow, pod_uid)
+    node.pair(shadow, body.uid)
     return body, known
 
 
@@ -62,13 +62,13 @@ def pool_processes(node: Node, name: str) -> list[int]:
 
 def test_a_pair_answers_as_its_body_does_alone_bit_for_bit(node: Node) -> None:
     node.warm()
-    body = node.body("uid-pair")
+    body = node.shared_body()
     known = {samples: Known.of(node, body, samples) for samples in (1, 2, 3, 4, 8)}
 
-    status, row = node.request_shadow("s-pair", "uid-pair", node.blocks, SPLIT)
+    status, row = node.request_shadow("s-pair", body.uid, node.blocks, SPLIT)
     assert (status, row["state"], row["cores"]) == (200, "starting", 1)
     row = node.paired("s-pair")
-    assert (row["state"], row["blocks"], row["split"], row["pod_uid"]) == ("ready", node.blocks, SPLIT, "uid-pair")
+    assert (row["state"], row["blocks"], row["split"], row["pod_uid"]) == ("ready", node.blocks, SPLIT, body.uid)
     assert row["resident_bytes"] > 0
     for samples in (2, 3, 4, 8):
         assert known[samples].together(body)
@@ -89,10 +89,10 @@ def test_a_pair_answers_as_its_body_does_alone_bit_for_bit(node: Node) -> None:
 def test_a_shadow_is_a_process_that_was_there_before_the_wish(node: Node) -> None:
     """No container is made and nothing is imported for it: that is what it is quick by, on a quiet machine and on a busy one."""
     node.warm()
-    node.body("uid-quick")
+    body = node.shared_body()
     containers = eventually(lambda: pool_processes(node, "gnomon empty"), "the pool is empty")
     eventually(lambda: node.state()["pool"]["containers"] > 0, "the pool keeps none")
-    node.pair("s-quick", "uid-quick")
+    node.pair("s-quick", body.uid)
 
     [shadow] = pool_processes(node, "gnomon line.ope")
     assert shadow in containers
@@ -100,7 +100,7 @@ def test_a_shadow_is_a_process_that_was_there_before_the_wish(node: Node) -> Non
 
 
 def test_a_coordinator_that_is_killed_is_replaced_and_the_pair_goes_on(node: Node) -> None:
-    body, known = pair_of(node, "s-kill", "uid-kill")
+    body, known = pair_of(node, "s-kill")
     [shadow] = pool_processes(node, "gnomon line.ope")
     [before] = pool_processes(node, "gnomon coord")
     os.kill(before, signal.SIGKILL)
@@ -117,34 +117,34 @@ def test_a_coordinator_that_is_killed_is_replaced_and_the_pair_goes_on(node: Nod
 
 
 def test_a_pool_that_ends_takes_its_shadows_along_and_no_answer(node: Node) -> None:
-    body, known = pair_of(node, "s-pool", "uid-pool")
+    body, known = pair_of(node, "s-pool")
     node.end_pool()
 
     assert known.answered(body)
     assert node.ended("s-pool") == "the node's pool has ended"
-    assert node.request_shadow("s-early", "uid-pool", node.blocks, SPLIT)[0] == 503
+    assert node.request_shadow("s-early", body.uid, node.blocks, SPLIT)[0] == 503
     # Its container is started again. The Body has never let go of the agent: it obeys a coordinator that counts on.
     node.begin_pool()
     node.warm()
-    node.pair("s-next", "uid-pool")
+    node.pair("s-next", body.uid)
     assert known.together(body)
     node.end("s-next")
 
 
 def test_an_agent_that_is_killed_finds_volumes_and_bodies_again(node: Node) -> None:
-    body, known = pair_of(node, "s-agent", "uid-agent")
+    body, known = pair_of(node, "s-agent")
     incarnation = node.state()["incarnation"]
     node.agent.kill()
 
     assert known.answered(body)
     node.begin_agent()
     node.warm()
-    node.has_come("uid-agent")
+    node.has_come(body.uid)
     state = node.state()
     assert state["incarnation"] != incarnation
     assert state["shadows"] == []
     eventually(lambda: known.alone(body), "the Body has a Shadow that has gone")
-    node.pair("s-after", "uid-agent")
+    node.pair("s-after", body.uid)
     assert known.together(body)
     node.end("s-after")
 
@@ -160,18 +160,18 @@ def test_a_body_that_ends_takes_its_shadow_along(node: Node) -> None:
 
 
 def test_a_pod_whose_volume_is_taken_away_has_no_shadow_any_more(node: Node) -> None:
-    body, known = pair_of(node, "s-away", "uid-away")
-    node.kubelet.unpublish(node.pod("uid-away"))
+    body, known = pair_of(node, "s-away")
+    node.kubelet.unpublish(node.pod(body.uid))
 
     node.ended("s-away")
     assert known.alone(body)
-    status, refusal = node.request_shadow("s-again", "uid-away", node.blocks, SPLIT)
+    status, refusal = node.request_shadow("s-again", body.uid, node.blocks, SPLIT)
     assert (status, refusal["code"]) == (409, "no_such_body")
 
 
 def test_a_stranger_at_anothers_socket_is_that_pods_business_and_nobody_elses(node: Node) -> None:
     """A pod has only its own folder mounted. Whoever is in there speaks as that pod: never as another one, whatever it says."""
-    body, known = pair_of(node, "s-mine", "uid-mine")
+    body, known = pair_of(node, "s-mine")
     stranger = node.pod("uid-stranger")
     with stranger.connect() as connection:
         node.has_come("uid-stranger")
@@ -223,10 +223,10 @@ def test_unregistered_body_gets_no_shadow_and_missing_token_is_refused(node: Nod
 
 def test_an_older_leader_is_refused_also_after_a_restart(node: Node) -> None:
     node.warm()
-    node.body("uid-epoch")
+    body = node.shared_body()
     node.epoch += 1
     older = node.epoch - 1
-    node.pair("s-epoch", "uid-epoch")
+    node.pair("s-epoch", body.uid)
     for method, path, document in (
         ("PUT", "/v1/shadows/s-other", {"epoch": older}),
         ("PATCH", "/v1/shadows/s-epoch", {"epoch": older}),
@@ -371,7 +371,7 @@ async def test_a_coordinator_that_is_started_anew_has_lost_its_shadows(platform:
 
     assert "started anew" in await platform.events.reason("p-7-s1")
     assert platform.pairs_told[-1] == ("p-7", [])
-    await until(lambda: "uid-p-7" in {row["pod_uid"] for row in node.state()["bodies"]}, "it has not come back")
+    await until(lambda: node.uids["p-7"] in {row["pod_uid"] for row in node.state()["bodies"]}, "it has not come back")
     await platform.pairs.create("p-7", a_pair(node), "p-7-s2")
     await until(lambda: ("p-7", ["p-7-s2"]) in platform.pairs_told)
 

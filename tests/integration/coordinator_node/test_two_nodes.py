@@ -216,10 +216,10 @@ async def test_an_agent_that_is_killed_ends_the_pair_and_nothing_else(
     reason = await platform.events.reason(f"{name}-s1")
     assert killed is other or "started anew" in reason
     assert platform.pairs_told[-1] == (name, [])
-    node.has_come(f"uid-{name}")
+    node.has_come(body.uid)
     await nothing_is_left(platform, node, other)
     assert known.alone(body)
-    await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in platform.pairs.connections.states["node-a"]["bodies"]})
+    await until(lambda: body.uid in {row["pod_uid"] for row in platform.pairs.connections.states["node-a"]["bodies"]})
     await platform.pairs.create(name, far(node), f"{name}-s2")
     await until(lambda: (name, [f"{name}-s2"]) in platform.pairs_told, "there is no next one")
     assert known.together(body)
@@ -263,7 +263,7 @@ async def test_next_leader_tells_the_body_of_its_shadow(platform: Platform, node
     known = Known.of(node, body)
     document = {
         "epoch": node.epoch,
-        "pod_uid": "uid-f-9",
+        "pod_uid": body.uid,
         "function": "line.openfaas-fn",
         "weight_mode": "shared",
         "max_batch": 8,
