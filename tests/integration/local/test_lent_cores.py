@@ -8,9 +8,9 @@ import signal
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import torch
 
 from gnomon_core.fleet import Instance, InstanceState
@@ -23,7 +23,7 @@ from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 from tests.refusals import refused
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 CORES = 4
 MODEL = {"gnomon/model": "line@1"}
 
@@ -59,19 +59,30 @@ class Lending:
         assert answers(await send(self.events.channels[instance.id], frame)) == [(200, struct.pack("<f", 32))]
 
 
-@pytest.fixture
-async def lending(tmp_path: Path) -> AsyncIterator[Lending]:
-    state = tmp_path / "state"
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lending]:
+    """One for all tests: its zygote imports torch."""
+    state = tmp_path_factory.mktemp("lending") / "state"
     repository = DirectoryRepository(state / "models")
     module = torch.nn.Linear(2, 1)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[2.0, 3.0]]))
         module.bias.zero_()
     repository.put("line", "1", capture(module.eval(), (torch.ones(2, 2),), Description("line", "1")))
-    platform, events = LocalPlatform(state, repository, NothingBuilt(), cores=CORES, lend_cores=True), Recorder()
-    await platform.start(events)
-    yield Lending(platform, events)
-    await platform.stop()
+    local, events = LocalPlatform(state, repository, NothingBuilt(), cores=CORES, lend_cores=True), Recorder()
+    await local.start(events)
+    yield Lending(local, events)
+    await local.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def lending(platform: Lending) -> AsyncIterator[Lending]:
+    """The platform without instances."""
+    yield platform
+    for name in ("one", "other", "handler", "asks"):
+        for instance in platform.platform.instances(f"{name}.openfaas-fn"):
+            await platform.platform.destroy(instance.id)
+            await platform.events.reason(instance.id)
 
 
 async def test_two_functions_borrow_from_one_node(lending: Lending) -> None:
