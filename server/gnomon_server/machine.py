@@ -99,6 +99,7 @@ class ModelFetcher:
         self._processes = ChildProcesses()
         self._threads = ThreadPoolExecutor(MOST_CAPTURES, "capture")
         self._locks: dict[str, asyncio.Lock] = {}
+        self._fetches: dict[str, asyncio.Task[None]] = {}
 
     async def fetch(self, reference: str) -> None:
         """Wait until the model is on this machine. Returns at once if it cannot be fetched or captured.
@@ -107,6 +108,18 @@ class ModelFetcher:
             GnomonError: 422 for a model that cannot be captured; 503 `stopping`, after `end`.
 
         """
+        if (fetching := self._fetches.get(reference)) is None:
+            fetching = self._fetches[reference] = asyncio.create_task(self._fetch(reference))
+            fetching.add_done_callback(partial(self._fetched, reference))
+        # A caller that stops waiting, such as a client that leaves, does not end a fetch: its next deployment finds the model.
+        await asyncio.shield(fetching)
+
+    def _fetched(self, reference: str, fetching: asyncio.Task[None]) -> None:
+        del self._fetches[reference]
+        if not fetching.cancelled():
+            fetching.exception()  # those who still wait get it
+
+    async def _fetch(self, reference: str) -> None:
         name, _, version = reference.partition("@")
         async with self._locks.setdefault(name, asyncio.Lock()):
             # The catalog has one version of each model: half a minute of capturing would not produce the requested one.

@@ -7,6 +7,7 @@ exit code is 1 then.
 
 from __future__ import annotations
 
+import http
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -26,7 +27,7 @@ DEPLOYED = frozenset({200, 201, 202})
 READY_LIMIT_S = 300.0
 """Seconds to wait for a first instance: an image of gigabytes may have to be pulled."""
 CALL_TIMEOUT_S = 300.0
-"""Timeout of the deployment request in seconds: a model that is not in the repository is downloaded and captured meanwhile."""
+"""Timeout of the deployment request in seconds: an upload or a remote gateway may be slow."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
 """Between two looks."""
 
@@ -162,7 +163,7 @@ def send_all(gateway: Gateway, deployments: Iterable[Deployment], options: dict[
 
 def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: bool) -> urllib3.BaseHTTPResponse:
     """Deploy one function; the answer that deployed it."""
-    headers = {"Content-Type": "application/json"}
+    headers, until_s = {"Content-Type": "application/json"}, time.monotonic() + READY_LIMIT_S
     if replace:
         answer = gateway.call("DELETE", "/system/functions", body=removal(deployment.name, deployment.namespace), headers=headers)
         if answer.status != NOT_FOUND:
@@ -170,9 +171,21 @@ def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: boo
     answer = gateway.call("PUT" if update else "POST", "/system/functions", body=deployment.body, headers=headers)
     if update and answer.status == NOT_FOUND:
         answer = gateway.call("POST", "/system/functions", body=deployment.body, headers=headers)
+    while _model_is_coming(answer) and time.monotonic() < until_s:
+        answer = gateway.call("PUT", "/system/functions", body=deployment.body, headers=headers)
     if answer.status not in DEPLOYED:
         raise CommandFailed(gateway.explain(answer))
     return answer
+
+
+def _model_is_coming(answer: urllib3.BaseHTTPResponse) -> bool:
+    """Whether an update is refused, after some seconds, because its model is still being captured or downloaded."""
+    if answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+        return False
+    try:
+        return bool(answer.json()["error"]["code"] == "model_not_here")
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def await_instance(gateway: Gateway, accepted: urllib3.BaseHTTPResponse) -> str:
@@ -198,7 +211,8 @@ def await_instance(gateway: Gateway, accepted: urllib3.BaseHTTPResponse) -> str:
             return f"\n{len(ready)} of {detail['replicas']} instances are ready. {_why(problem)}" if problem else ""
         if problem.get("final"):
             raise CommandFailed(f"{_why(problem)} ({problem['code']})")
-        if not detail["replicas"]:
+        # Without a problem: a function whose model is still being captured has no instances yet, and is waited for.
+        if not detail["replicas"] and not problem:
             return "\nIts first request starts an instance."
         time.sleep(pause_s)
         pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)

@@ -35,7 +35,7 @@ from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.pending_restore import MOST_ATTEMPTS, PendingRestore
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
-from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
+from gnomon_gateway.functions.validation import ANSWER_S, MODEL_NOT_HERE, Checks, FunctionInputs, ShadowNotice
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -149,7 +149,7 @@ class Manager:
                 await self._update_pending(spec)
                 return
             # Everything that can refuse the deployment comes before anything changes.
-            inputs = await self._checks.spec(spec)
+            inputs = await self._checks.spec(spec, patience_s=ANSWER_S)
             self._scaling.check_profile(spec.settings, inputs.profile)
             alike = (inputs.revision, inputs.secrets) == (deployed.revision, deployed.secrets)
             same = alike and spec.same_instances(deployed.spec)
@@ -363,8 +363,18 @@ class Manager:
             self._logs.append(stored.spec.key, "", f"gnomon: {stored.spec.key} could not be prepared: {error}")
 
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
-        """Store a function that is not served yet, and serve it."""
-        inputs = await self._checks.spec(spec)
+        """Store a function that is not served yet, and serve it: later, if its model takes long to come to this machine."""
+        try:
+            # An application needs its members served when this returns.
+            inputs = await self._checks.spec(spec, patience_s=None if spec.key in self.members else ANSWER_S)
+        except GnomonError as error:
+            if error.code != MODEL_NOT_HERE:
+                raise
+            self._last_version += 1
+            stored = StoredFunction(spec, self._last_version, created_at)
+            await self._keep(stored)
+            self._pending_restore.add(stored, error.message)
+            return
         self._scaling.check_profile(spec.settings, inputs.profile)
         await self._platform.prepare(spec)
         self._last_version += 1
@@ -383,7 +393,8 @@ class Manager:
             raise unknown_function(spec.key)
         refuse_foreign_autoscaler(self._platform, str(spec.key))
         await self._put(spec, stored.created_at)
-        await self.instances.take_over(self._functions[spec.key])
+        if (deployed := self._functions.get(spec.key)) is not None:
+            await self.instances.take_over(deployed)
 
     def _needs_own_queue(self, deployed: Deployed, inputs: FunctionInputs) -> bool:
         """Return whether the present instances cannot execute requests of the new deployment.

@@ -1,8 +1,9 @@
 """The stored functions that are not served, and the attempts to serve them.
 
     start ▶ one attempt per stored function ─┬─ served ▶ forgotten
-                                             ├─ failed ▶ the reason in its log ▶ another attempt after five seconds
+                                             ├─ failed ▶ the reason in its log ▶ another attempt after five seconds or more
                                              └─ slow ──▶ the gateway starts without it; the attempt continues
+    deployed, but its model takes long to come ▶ attempts, as for a stored function
 
 Attempts run side by side, so that a function whose model store hangs delays no other function, and the start of the gateway by
 `START_WAIT_S` at most. Attempts block worker threads: only some run at once, so that threads are left for everything else.
@@ -26,6 +27,9 @@ START_WAIT_S = 5.0
 MOST_ATTEMPTS = 16
 """Concurrent attempts: half of the gateway's worker threads."""
 RETRY_RESTORE_S = 5.0
+REST = 10.0
+"""After a failed attempt, the next one begins no sooner than so many times its duration: a model whose capture fails after half
+a minute must not keep a core busy for ever."""
 
 _SLOW = "its image, its secrets or its model cannot be read yet; no error is reported so far"
 _LOG = logging.getLogger("gnomon.functions")
@@ -49,6 +53,7 @@ class PendingRestore:
         self._reasons: dict[FunctionKey, str] = {}
         self._attempts: dict[FunctionKey, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(MOST_ATTEMPTS)
+        self._not_before_s: dict[FunctionKey, float] = {}
         self._retries: asyncio.Task[None] | None = None
 
     def __contains__(self, key: FunctionKey) -> bool:
@@ -82,6 +87,7 @@ class PendingRestore:
         """Forget a function that is served now, or was removed."""
         self._stored.pop(key, None)
         self._reasons.pop(key, None)
+        self._not_before_s.pop(key, None)
 
     def interrupt(self, key: FunctionKey) -> None:
         """Cancel the attempt to serve this function, for a command that changes it: the attempt may hang."""
@@ -131,15 +137,21 @@ class PendingRestore:
         attempt.add_done_callback(lambda _: self._attempts.pop(key, None))
 
     async def _attempt(self, key: FunctionKey, work: Callable[[], Awaitable[None]]) -> None:
+        now_s = asyncio.get_running_loop().time
         async with self._turns:
+            begun_s = now_s()
             try:
                 await work()
             except Exception:  # noqa: BLE001 - the failure may be temporary
                 _LOG.exception("%s cannot be served yet: internal error during the attempt", key)
+            if key in self._stored:
+                self._not_before_s[key] = now_s() + REST * (now_s() - begun_s)
 
     async def _run(self) -> None:
         while self._stored:
             await asyncio.sleep(RETRY_RESTORE_S)
+            now_s = asyncio.get_running_loop().time()
             for key in self._stored.keys() - self._attempts.keys():
-                self._begin(key, partial(self._retry, key))
+                if self._not_before_s.get(key, now_s) <= now_s:
+                    self._begin(key, partial(self._retry, key))
         self._retries = None

@@ -25,6 +25,10 @@ from gnomon_gateway.functions.instances import ScalingControl, outlive_gateway
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers, scheduling_policy
 
+MODEL_NOT_HERE = "model_not_here"
+ANSWER_S = 20.0
+"""The longest time that a deployment waits for its model. Clients give up after a minute, and capturing may take longer."""
+
 
 def scheduler_of(settings: Settings, scaling: ScalingControl, schedulers: Schedulers) -> SchedulingPolicy:
     """The scheduling policy that the settings name, or that their scaling policy requires.
@@ -70,13 +74,15 @@ class Checks:
         self._fetch_model = fetch_model
         self._schedulers = schedulers
 
-    async def spec(self, spec: FunctionSpec, *, again: bool = False) -> FunctionInputs:
+    async def spec(self, spec: FunctionSpec, *, again: bool = False, patience_s: float | None = None) -> FunctionInputs:
         """Check the function and return its inputs.
 
         With `again`, after a restart of the gateway, secrets may be missing if instances outlive the gateway: those have them.
 
+        With `patience_s`, the model must come to this machine within that time; it goes on coming afterwards.
+
         Raises:
-            GnomonError: 400, with what is wrong.
+            GnomonError: 400, with what is wrong; 503 `model_not_here` after `patience_s`.
 
         """
         refuse_endpoint(spec.settings)
@@ -85,7 +91,7 @@ class Checks:
         self.policy(spec.settings)
         try:
             if spec.settings.model is not None and self._fetch_model is not None:
-                await self._fetch_model(spec.settings.model)
+                await self._fetched(spec.settings.model, self._fetch_model, patience_s)
             await asyncio.to_thread(self._platform.check, spec)
         except GnomonError as error:
             if error.status != HTTPStatus.NOT_FOUND:
@@ -93,6 +99,22 @@ class Checks:
             # OpenFaaS clients treat a 404 of an update as "no such function" and create it, which would answer 409.
             raise bad_request(error.code, error.message, error.hint) from error
         return await self.inputs(spec, lenient=again and outlive_gateway(self._platform))
+
+    @staticmethod
+    async def _fetched(model: str, fetch: Callable[[str], Awaitable[None]], patience_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(patience_s) as patience:
+                await fetch(model)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise GnomonError(
+                503,
+                MODEL_NOT_HERE,
+                f"Model {model[:200]} is being captured or downloaded.",
+                "Deploy again in a minute; what is deployed serves on.",
+                retry_after_s=patience_s,
+            ) from None
 
     async def inputs(self, spec: FunctionSpec, *, lenient: bool = False) -> FunctionInputs:
         """The inputs of a function that was checked before. With `lenient`, missing secrets are left out.

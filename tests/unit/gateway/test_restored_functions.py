@@ -12,7 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import StoredFunction
-from gnomon_gateway.functions import pending_restore
+from gnomon_gateway.functions import manager, pending_restore
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.pending_restore import MOST_ATTEMPTS
 from gnomon_gateway.store import SqliteStore
@@ -106,6 +106,46 @@ async def test_function_whose_model_store_hangs_can_be_removed_and_changed(stage
     assert (status.spec.env_process, stage.served("changed")) == ("second", True)
     assert not stage.served("gone")
     assert sorted(function.spec.key.name for function in stage.store.functions()) == ["changed", "kept"]
+
+
+async def test_deployment_whose_model_takes_long_to_come_is_answered_and_served_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "ANSWER_S", 0.1)
+    monkeypatch.setattr(pending_restore, "RETRY_RESTORE_S", 0.05)
+    await stage.manager.start()
+    await stage.manager.deploy(deployment("fn", "stuck"))
+    assert "is being captured or downloaded" in stage.problem("fn")
+    assert [function.spec.key.name for function in stage.store.functions()] == ["fn"], "a restart serves it too"
+    with refused(409, "function_exists"):
+        await stage.manager.deploy(deployment("fn", "stuck"))
+    stage.answers.set()
+    await until(lambda: stage.served("fn"))
+    assert stage.problem("fn") == ""
+
+
+async def test_update_to_a_model_that_takes_long_to_come_is_refused_for_now_and_changes_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "ANSWER_S", 0.1)
+    await stage.manager.start()
+    await stage.manager.deploy(deployment("fn"))
+    with refused(503, "model_not_here"):
+        await stage.manager.update(deployment("fn", "stuck"))
+    status = stage.manager.status(FunctionKey("fn"))
+    assert status is not None
+    assert (status.spec.settings.model, stage.served("fn")) == (None, True)
+
+
+async def test_attempt_that_took_long_is_not_repeated_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_restore, "RETRY_RESTORE_S", 0.01)
+    monkeypatch.setattr(pending_restore, "REST", 1e6)
+    stage.stored(deployment("slow", "missing"))
+    await stage.manager.start()
+    await until(lambda: stage.problem("slow"))
+    stage.fetching.clear()
+    await asyncio.sleep(0.1)
+    assert not stage.fetching
 
 
 async def test_gateway_whose_model_store_hangs_can_be_stopped(stage: Stage) -> None:

@@ -201,6 +201,24 @@ async def test_only_what_capturing_gives_is_captured(
     assert asked == captured
 
 
+async def test_client_that_leaves_does_not_begin_its_capture_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = [], threading.Event()
+
+    def capture(_: Any, name: str, **options: Any) -> None:
+        begun.append(name)
+        end.wait(60)
+
+    monkeypatch.setattr(machine, "ensure_model", capture)
+    fetcher = machine.ModelFetcher(DirectoryRepository(tmp_path))
+    first = asyncio.ensure_future(fetcher.fetch("efficientnet-lite0"))
+    await until(lambda: begun)
+    first.cancel()
+    again = asyncio.ensure_future(fetcher.fetch("efficientnet-lite0"))
+    end.set()
+    await again
+    assert begun == ["efficientnet-lite0"]
+
+
 async def test_capture_ends_when_the_server_stops(tmp_path: Path) -> None:
     fetcher = machine.ModelFetcher(DirectoryRepository(tmp_path))
     fetching = asyncio.ensure_future(fetcher.fetch("efficientnet-lite0"))
