@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 DATATYPE_BYTES: Mapping[str, int] = {
@@ -75,8 +75,13 @@ class ModelSignature:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def takes_requests_of(self, other: ModelSignature | None) -> bool:
-        """Return whether a request that was checked against the other signature is valid for this one, and so is its answer."""
-        return other is not None and replace(other, model=self.model, version=self.version) == self
+        """Return whether a request that was checked against the other signature is valid for this one, and so is its answer.
+
+        Other details, such as labels, are applied by the instance that executes the request.
+        """
+        if other is None:
+            return False
+        return (self.inputs, self.outputs, self.kind, self.padding) == (other.inputs, other.outputs, other.kind, other.padding)
 
     @property
     def padding(self) -> Padding | None:

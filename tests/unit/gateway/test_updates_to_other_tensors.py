@@ -29,7 +29,7 @@ KEY = FunctionKey("fn")
 OUT = (TensorSpec("y", "FP32", (2,)),)
 SIGNATURES = {
     "narrow": ModelSignature("narrow", "1", (TensorSpec("x", "FP32", (2,)),), OUT),
-    "newer": ModelSignature("newer", "2", (TensorSpec("x", "FP32", (2,)),), OUT),
+    "newer": ModelSignature("newer", "2", (TensorSpec("x", "FP32", (2,)),), OUT, details={"labels": ["a", "b"]}),
     "wide": ModelSignature("wide", "1", (TensorSpec("x", "FP32", (3,)),), OUT),
     "talkative": ModelSignature("talkative", "1", (TensorSpec("x", "FP32", (2,)),), (TensorSpec("y", "FP32", (3,)),)),
 }
