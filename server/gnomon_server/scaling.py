@@ -16,7 +16,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
@@ -26,11 +26,14 @@ from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
-from gnomon_gateway.applications.service import Applications
 from gnomon_gateway.functions.deployments import OtherReplicas
-from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.service import FunctionService
 from gnomon_gateway.metrics import FunctionMetrics, FunctionReading
+
+if TYPE_CHECKING:
+    # Knative's class uses the adapter alone, in a pod with 0.05 of a core: the gateway's imports would delay its start.
+    from gnomon_gateway.applications.service import Applications
+    from gnomon_gateway.functions.manager import Manager
+    from gnomon_gateway.functions.service import FunctionService
 
 
 class ScalingAdapter:
