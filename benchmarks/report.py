@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -141,9 +142,10 @@ def processor() -> str:
 def interpreter() -> str:
     """The Python that all of us run on, and how it was built: the same source differs by a quarter in speed.
 
-    Distributions and python.org build theirs with --enable-optimizations; pyenv and a plain `./configure && make` do not.
+    Distributions and python.org optimize theirs by a profile, Debian without saying so in its arguments of configure; pyenv and a
+    plain `./configure && make` do not.
     """
-    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    optimized = sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     return f"{platform.python_version()}, {'optimized build' if optimized else 'built without optimizations'}"
 
 
