@@ -60,11 +60,12 @@ from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository
+from gnomon_server.metrics import application_readings, readings
 from gnomon_server.model_engines import ModelEngines
 from gnomon_server.options import FETCHED, UPLOADS, ServeOptions, payload_secret_file
 from gnomon_server.platforms import backend_of
 from gnomon_server.process import begin_log, check_disk_space, check_port, lock_state, memory_is_short, serve_until_signal
-from gnomon_server.scaling import SavedScalingState, ScalingAdapter, application_readings, readings
+from gnomon_server.scaling import SavedScalingState, ScalingAdapter
 
 if TYPE_CHECKING:
     from gnomon_server.replicas import Replicas

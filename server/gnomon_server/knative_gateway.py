@@ -50,8 +50,8 @@ from gnomon_platforms.knative.batching.revisions import BufferPlans, RevisionSto
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.nodes.models import ServedModels
+from gnomon_server.metrics import readings
 from gnomon_server.process import begin_log, serve_until_signal
-from gnomon_server.scaling import readings
 from gnomon_server.store_changes import StoreChanges
 
 SILENT_S = 90.0

@@ -1,7 +1,7 @@
 """The autoscaler behind the gateway: neither part imports the other, and they are joined here.
 
-`ScalingAdapter` is the gateway's `ScalingControl`; `readings` joins the metrics of both. `SavedScalingState` keeps what scaling
-policies have learned in a file over restarts, `ScalingStateTransfer` transfers the same from the leader to other replicas:
+`ScalingAdapter` is the gateway's `ScalingControl`. `SavedScalingState` keeps what scaling policies have learned in a file over
+restarts, `ScalingStateTransfer` transfers the same from the leader to other replicas:
 
     leader: windows and policy states of some functions ─ with each report request ─▶ replica keeps the newest ─▶ becomes leader
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
@@ -27,13 +27,6 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.functions.deployments import OtherReplicas
-from gnomon_gateway.metrics import FunctionMetrics, FunctionReading
-
-if TYPE_CHECKING:
-    # Knative's class uses the adapter alone, in a pod with 0.05 of a core: the gateway's imports would delay its start.
-    from gnomon_gateway.applications.service import Applications
-    from gnomon_gateway.functions.manager import Manager
-    from gnomon_gateway.functions.service import FunctionService
 
 
 class ScalingAdapter:
@@ -115,48 +108,6 @@ class ScalingAdapter:
 
     def policies(self) -> Mapping[str, str]:
         return described(self._policies)
-
-
-def readings(functions: FunctionService, manager: Manager, decided: Callable[[str], int]) -> Iterator[FunctionReading]:
-    """The values of each function's metrics; `decided` counts its scaling decisions. Members count with their application."""
-    for runtime in manager.runtimes():
-        status = functions.status(runtime.key) if runtime.key not in manager.members else None
-        if status is not None:
-            last = functions.decisions(runtime.key, 1)
-            yield FunctionReading(
-                name=runtime.name,
-                settings=status.spec.settings,
-                metrics=runtime.metrics,
-                replicas=status.replicas,
-                ready=status.available_replicas,
-                decisions=decided(runtime.name),
-                late=runtime.dispatcher.late_answers,
-                instances=manager.instances.seen(runtime.name),
-                policy=last[0].policy if last else "",
-            )
-
-
-def application_readings(
-    applications: Applications, manager: Manager, decided: Callable[[str], int]
-) -> Iterator[FunctionReading]:
-    """The values of each application's metrics, under the name of its endpoint: those of its members together."""
-    for endpoint in applications.endpoints():
-        status = applications.status(endpoint.spec.key)
-        if status is None:
-            continue
-        metrics, members = FunctionMetrics(), [member.runtime for member in endpoint.members.values()]
-        for part in (endpoint.application.metrics, *(runtime.metrics for runtime in members)):
-            metrics.add(part)
-        yield FunctionReading(
-            name=endpoint.application.name,
-            settings=status.spec.settings,
-            metrics=metrics,
-            replicas=status.replicas,
-            ready=status.available_replicas,
-            decisions=sum(decided(runtime.name) for runtime in members),
-            late=sum(runtime.dispatcher.late_answers for runtime in members),
-            instances=[instance for runtime in members for instance in manager.instances.seen(runtime.name)],
-        )
 
 
 MOST, ENOUGH_BYTES = 20, 8192
