@@ -16,10 +16,17 @@ from urllib.parse import unquote, urlsplit
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.packaging import import_package
-from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, refuse_pickle
+from gnomon_profiler.importing.sources import (
+    CONFIG,
+    PREPROCESSOR,
+    SAFETENSORS,
+    SAFETENSORS_INDEX,
+    TORCH_PICKLES,
+    TRANSFORMERS,
+    refuse_pickle,
+)
 
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_SETTINGS = (CONFIG, "preprocessor_config.json")
+_SETTINGS = (CONFIG, PREPROCESSOR)
 _REPORT_EVERY_S = 3.0
 _PARTS_OF_A_NAME = 2
 _EXAMPLE = "https://huggingface.co/ORGANISATION/NAME"
@@ -108,16 +115,16 @@ def download(address: str, progress: Callable[[str], None] = lambda _: None) -> 
 def _needed(address: str, names: set[str]) -> Sequence[str]:
     """The files to download, the small ones first."""
     settings = [name for name in _SETTINGS if name in names]
-    if _SINGLE in names:
-        return [*settings, _SINGLE]
+    if SAFETENSORS in names:
+        return [*settings, SAFETENSORS]
     parts = sorted(name for name in names if "/" not in name and name.startswith("model-") and name.endswith(".safetensors"))
-    if _INDEX in names and parts:
-        return [*settings, _INDEX, *parts]
-    pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")))
+    if SAFETENSORS_INDEX in names and parts:
+        return [*settings, SAFETENSORS_INDEX, *parts]
+    pickles = sorted(name for name in names if name.endswith(TORCH_PICKLES))
     if pickles:
         raise refuse_pickle(f"{address}: {pickles[0]}", "torch")
     raise GnomonError(
-        422, "invalid_transformers", f"{address[:200]} has no {_SINGLE}.", "Choose a model of transformers with safetensors."
+        422, "invalid_transformers", f"{address[:200]} has no {SAFETENSORS}.", "Choose a model of transformers with safetensors."
     )
 
 

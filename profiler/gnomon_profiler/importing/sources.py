@@ -9,7 +9,9 @@ from gnomon_profiler.repository import PROGRAM
 
 ONNX, TRANSFORMERS, SKLEARN = "onnx", "transformers", "sklearn"
 """Formats, each named as the extra that reads it."""
-CONFIG = "config.json"
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
+"""The files of a folder of transformers: the weights are one file, or several and their index."""
 _SUFFIXES = {".onnx": ONNX, ".skops": SKLEARN}
 _PICKLES = {
     ".pkl": "scikit-learn",
@@ -20,6 +22,7 @@ _PICKLES = {
     ".ckpt": "torch",
     ".bin": "torch",
 }
+TORCH_PICKLES = tuple(suffix for suffix, library in _PICKLES.items() if library == "torch")
 _INSTEAD = {
     "scikit-learn": "Write the estimator with skops.io.dump(estimator, 'NAME.skops') and add that file",
     "torch": "Write a FILE.py with a function that builds the module and calls load_state_dict, or save it as safetensors",

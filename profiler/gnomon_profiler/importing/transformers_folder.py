@@ -21,11 +21,20 @@ from gnomon_core.packaging import import_package
 from gnomon_core.signature import Padding
 from gnomon_profiler.catalog import CatalogModel
 from gnomon_profiler.extractor import Description
-from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, is_address, refuse_pickle, unreadable
+from gnomon_profiler.importing.sources import (
+    CONFIG,
+    PREPROCESSOR,
+    SAFETENSORS,
+    SAFETENSORS_INDEX,
+    TORCH_PICKLES,
+    TRANSFORMERS,
+    is_address,
+    refuse_pickle,
+    unreadable,
+)
 
 DEFAULT_LENGTH = 128
 _MAX_CONFIG_BYTES = 4 << 20
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _IMAGE_SIZE = 224
 _CLASSES: Mapping[str, str] = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
@@ -132,20 +141,20 @@ def _architecture(folder: Path, document: Mapping[str, Any]) -> str:
 
 
 def _check_weights(folder: Path) -> None:
-    if (folder / _WEIGHTS).is_file():
+    if (folder / SAFETENSORS).is_file():
         return
-    if (folder / _INDEX).is_file():
-        parts = _read_json(folder / _INDEX).get("weight_map")
+    if (folder / SAFETENSORS_INDEX).is_file():
+        parts = _read_json(folder / SAFETENSORS_INDEX).get("weight_map")
         for part in sorted({str(file_name) for file_name in parts.values()}) if isinstance(parts, dict) else [""]:
             if "/" in part or "\\" in part or not part.endswith(".safetensors") or not (folder / part).is_file():
-                raise _invalid(folder / _INDEX, f"it names {part[:100]!r}, which is no safetensors file in the folder")
+                raise _invalid(folder / SAFETENSORS_INDEX, f"it names {part[:100]!r}, which is no safetensors file in the folder")
         return
-    pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern))
+    pickles = sorted(path.name for suffix in TORCH_PICKLES for path in folder.glob(f"*{suffix}"))
     if pickles:
         error = refuse_pickle(str(folder / pickles[0]), "torch")
         error.hint = "Load it where you trust it and save it again as safetensors: model.save_pretrained(FOLDER)."
         raise error
-    raise _invalid(folder, f"it has no {_WEIGHTS}")
+    raise _invalid(folder, f"it has no {SAFETENSORS}")
 
 
 def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
@@ -194,7 +203,7 @@ def _image_size(folder: Path, config: Any) -> tuple[int, int]:
 
 def _preprocess(folder: Path) -> dict[str, Any]:
     """Size, mean and deviation of images in pixels from 0 to 255, where the folder has a processor's settings."""
-    path = folder / "preprocessor_config.json"
+    path = folder / PREPROCESSOR
     document = _read_json(path) if path.is_file() else {}
     size = document.get("crop_size") or document.get("size")
     if isinstance(size, dict):
