@@ -128,14 +128,12 @@ class Gateway:
         """An answer that is an error, in one line."""
         if answer.status == 401:  # noqa: PLR2004
             return f"{self.url} asks for a login. Log in with `gnomon login -g {self.url} --password-stdin`."
-        text = answer.data.decode("utf-8", "replace").strip()
-        try:
-            error = json.loads(text)["error"]
+        if (error := _error_of(answer)) is not None:
             sentence = f"{error['message']} {error.get('hint', '')}".strip()
             return f"{' '.join(sentence.split())} ({answer.status} {error['code']})"
-        except (ValueError, KeyError, TypeError):
-            shown = " ".join(text.split())[:SHOWN_CHARACTERS] or answer.headers.get("Location", "")
-            return f"{self.url} answered {answer.status}" + (f": {shown}" if shown else ".")
+        text = answer.data.decode("utf-8", "replace")
+        shown = " ".join(text.split())[:SHOWN_CHARACTERS] or answer.headers.get("Location", "")
+        return f"{self.url} answered {answer.status}" + (f": {shown}" if shown else ".")
 
     def _unreachable(self, error: HTTPError) -> CommandFailed:
         if isinstance(error, LocationValueError):
@@ -148,6 +146,19 @@ class Gateway:
         return CommandFailed(
             f"Cannot reach {self.url}: {cause_of(error)}.", "Start it with `gnomon serve`, or name another gateway with -g."
         )
+
+
+def error_code(answer: urllib3.BaseHTTPResponse) -> str:
+    """The code of the platform's error document; empty for any other answer."""
+    error = _error_of(answer)
+    return "" if error is None else str(error["code"])
+
+
+def _error_of(answer: urllib3.BaseHTTPResponse) -> dict[str, Any] | None:
+    """The platform's error, which has a code and a message; None for any other answer."""
+    document = _parsed(answer.data)
+    error = document.get("error") if isinstance(document, dict) else None
+    return error if isinstance(error, dict) and {"code", "message"} <= error.keys() else None
 
 
 def _parsed(text: bytes) -> Any:

@@ -7,7 +7,6 @@ exit code is 1 then.
 
 from __future__ import annotations
 
-import http
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import click
 import urllib3
 
-from gnomon_cli.client import Gateway
+from gnomon_cli.client import Gateway, error_code
 from gnomon_cli.command import Command, option_group
 from gnomon_cli.deployment import Deployment, Overrides, from_flags, from_stack, pairs
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
@@ -171,21 +170,12 @@ def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: boo
     answer = gateway.call("PUT" if update else "POST", "/system/functions", body=deployment.body, headers=headers)
     if update and answer.status == NOT_FOUND:
         answer = gateway.call("POST", "/system/functions", body=deployment.body, headers=headers)
-    while _model_is_coming(answer) and time.monotonic() < until_s:
+    # An update is refused after some seconds while its model is still being captured or downloaded.
+    while error_code(answer) == "model_not_here" and time.monotonic() < until_s:
         answer = gateway.call("PUT", "/system/functions", body=deployment.body, headers=headers)
     if answer.status not in DEPLOYED:
         raise CommandFailed(gateway.explain(answer))
     return answer
-
-
-def _model_is_coming(answer: urllib3.BaseHTTPResponse) -> bool:
-    """Whether an update is refused, after some seconds, because its model is still being captured or downloaded."""
-    if answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
-        return False
-    try:
-        return bool(answer.json()["error"]["code"] == "model_not_here")
-    except (ValueError, TypeError, KeyError):
-        return False
 
 
 def await_instance(gateway: Gateway, accepted: urllib3.BaseHTTPResponse) -> str:

@@ -230,10 +230,7 @@ class Manager:
             deployed = self._functions.get(key)
             if deployed is None or deployed.version != version or not self._other_replicas.leads:
                 return
-            self._last_version += 1
-            stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
-            await self._keep(stored)
-            deployed.version = stored.version
+            deployed.version = (await self._keep_new(deployed.spec, deployed.created_at)).version
             await self.instances.rolling_update.update(deployed)
             self._scaling.redeployed(deployed.name)
 
@@ -370,17 +367,18 @@ class Manager:
         except GnomonError as error:
             if error.code != MODEL_NOT_HERE:
                 raise
-            self._last_version += 1
-            stored = StoredFunction(spec, self._last_version, created_at)
-            await self._keep(stored)
-            self._pending_restore.add(stored, error.message)
+            self._pending_restore.add(await self._keep_new(spec, created_at), error.message)
             return
         self._scaling.check_profile(spec.settings, inputs.profile)
         await self._platform.prepare(spec)
+        self._begin(await self._keep_new(spec, created_at), inputs)
+
+    async def _keep_new(self, spec: FunctionSpec, created_at: float) -> StoredFunction:
+        """Store a deployment as the newest version."""
         self._last_version += 1
         stored = StoredFunction(spec, self._last_version, created_at)
         await self._keep(stored)
-        self._begin(stored, inputs)
+        return stored
 
     async def _keep(self, stored: StoredFunction) -> None:
         """Store a deployment, unless it is a member's."""

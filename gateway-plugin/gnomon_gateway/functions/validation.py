@@ -90,8 +90,7 @@ class Checks:
             _check_timeouts(spec)
         self.policy(spec.settings)
         try:
-            if spec.settings.model is not None and self._fetch_model is not None:
-                await self._fetched(spec.settings.model, self._fetch_model, patience_s)
+            await self._fetched(spec.settings.model, patience_s)
             await asyncio.to_thread(self._platform.check, spec)
         except GnomonError as error:
             if error.status != HTTPStatus.NOT_FOUND:
@@ -100,11 +99,12 @@ class Checks:
             raise bad_request(error.code, error.message, error.hint) from error
         return await self.inputs(spec, lenient=again and outlive_gateway(self._platform))
 
-    @staticmethod
-    async def _fetched(model: str, fetch: Callable[[str], Awaitable[None]], patience_s: float | None) -> None:
+    async def _fetched(self, model: str | None, patience_s: float | None) -> None:
+        if model is None or self._fetch_model is None:
+            return
         try:
             async with asyncio.timeout(patience_s) as patience:
-                await fetch(model)
+                await self._fetch_model(model)
         except TimeoutError:
             if not patience.expired():
                 raise
