@@ -19,7 +19,7 @@ Instances of some platforms, such as a cluster's, outlive the gateway. Every oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -206,8 +206,8 @@ class BatchChannel(Protocol):
     """
 
     @property
-    def unread(self) -> bool:
-        """True if the channel was lost and the instance has certainly not received the last batch, so that none of it ran."""
+    def unread(self) -> Collection[int]:
+        """The ids of the batches without an answer that the instance has certainly not received, so that none of them ran."""
         ...
 
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...

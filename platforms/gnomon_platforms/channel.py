@@ -6,8 +6,8 @@
         └───── the instance is lost, or the owner closes the channel ────────────────────────────────────────────────▶ CLOSED
 
 Each batch that `run` accepts ends exactly once: with its result, or with None when the instance was lost or the channel closed.
-`done` is called before the owner is notified of the channel's end. A batch for a closed channel ends with None, and was certainly
-not received; one for a channel that drains ends with NOT_TAKEN, because those in flight are not lost.
+A batch for a closed channel ends with None; one for a channel that drains ends with NOT_TAKEN, because those in flight are not
+lost. The owner may be notified of the channel's end before `done` is called: `unread` has the batches that were not received.
 
 An instance that refuses a connection has not received that batch, but may still answer those on its other connections, as an
 instance does that is told to end. That batch ends with NOT_TAKEN, and the channel drains for `REFUSED_S` at most.
@@ -105,8 +105,8 @@ class Channel(ABC):
     """A `BatchChannel` (`gnomon_core.interfaces`). `on_lost` gets the reason for its end, once; not if its owner closed it."""
 
     def __init__(self, on_lost: Callable[[str], None], *, concurrency: int = 1, state: State = State.READY) -> None:
-        self.unread = False
-        """Whether the last batch had certainly not been received when the channel was lost."""
+        self.unread: set[int] = set()
+        """The ids of the batches without an answer that the instance has certainly not received."""
         self.concurrency = concurrency
         """The most batches that may be in flight at once."""
         self._state = state
@@ -133,21 +133,21 @@ class Channel(ABC):
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
         """Send a batch."""
         if self._state is State.CLOSED:
-            self.unread = True
+            self.unread.add(frame.batch_id)
             self._loop.call_soon(done, None)
             return
         if self._state is State.DRAINING:
-            self.unread = True  # the channel may end before `done` is called
-            self._loop.call_soon(self._refuse, done)
+            self.unread.add(frame.batch_id)  # the channel may end before `done` is called
+            self._loop.call_soon(self._refuse, frame.batch_id, done)
             return
         if len(self._in_flight) >= self.concurrency or frame.batch_id in self._in_flight:
             raise RuntimeError("as many batches are in flight on this channel as its instance executes")
         batch = self._in_flight[frame.batch_id] = Batch(frame.batch_id, frame.epoch, len(frame.members), done, stream)
         self._transmit(batch, frame)
 
-    def _refuse(self, done: Done) -> None:
-        """End a batch that was not taken. From now on the last batch is one in flight, which was received."""
-        self.unread = False
+    def _refuse(self, batch_id: int, done: Done) -> None:
+        """End a batch that was not taken."""
+        self.unread.discard(batch_id)
         done(NOT_TAKEN)
 
     def cancel(self, batch_id: int) -> None:
@@ -248,7 +248,6 @@ class ExchangeChannel(Channel):
         super().__init__(on_lost, concurrency=concurrency, state=state)
         self._timeout_s, self._peer = timeout_s, peer
         self._tasks: dict[int, asyncio.Task[Outcome]] = {}
-        self._last: Batch | None = None
 
     @abstractmethod
     async def _exchange(self, batch: Batch, frame: Frame) -> Outcome:
@@ -275,12 +274,13 @@ class ExchangeChannel(Channel):
             task.cancel()
 
     def _transmit(self, batch: Batch, frame: Frame) -> None:
-        self._last = batch
         task = self._tasks[batch.id] = self._loop.create_task(self._carry(batch, frame))
         # `done` is not called in the task itself: a task that is cancelled before its first step executes nothing.
         task.add_done_callback(partial(self._carried, batch))
 
     def _release(self) -> None:
+        # The tasks end only after the owner was notified.
+        self.unread.update(batch.id for batch in self._in_flight.values() if not batch.sent)
         for task in self._tasks.values():
             task.cancel()
 
@@ -300,8 +300,8 @@ class ExchangeChannel(Channel):
         if outcome.unread and outcome.trouble and len(self._in_flight) > 1 and not self.closed:
             self._drain_refusing(batch, outcome.trouble)
             return
-        if batch is self._last:
-            self.unread, self._last = outcome.unread, None
+        if outcome.unread:
+            self.unread.add(batch.id)
         self._finish(batch, outcome.result, outcome.trouble)
 
     def _drain_refusing(self, batch: Batch, trouble: str) -> None:
@@ -309,8 +309,6 @@ class ExchangeChannel(Channel):
         if self._state is not State.DRAINING:
             self.drain(trouble)
             self._loop.call_later(REFUSED_S, self._lose, trouble)
-        if batch is self._last:
-            self.unread, self._last = False, None
         self._finish(batch, NOT_TAKEN)
 
 

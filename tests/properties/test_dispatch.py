@@ -237,8 +237,8 @@ class Dispatching(RuleBasedStateMachine):
         assert self.dispatcher.stale_batches == before + 2
 
     @precondition(lambda self: self.instances)
-    @rule(data=st.data(), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans(), unread=st.booleans())
-    def crash(self, *, data: st.DataObject, duration_s: float, timely: bool, unread: bool) -> None:
+    @rule(data=st.data(), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans())
+    def crash(self, *, data: st.DataObject, duration_s: float, timely: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.instances)))
         self.elapse(duration_s, timely=timely)
         others = {
@@ -250,8 +250,8 @@ class Dispatching(RuleBasedStateMachine):
         answers_before = {request: len(self.outcomes[request]) for request in others}
         lost = self.executing(name)
         self.in_flight = {key: batch for key, batch in self.in_flight.items() if key[0] != name}
-        # What is known of the last batch is not known of those before it.
-        unhurt = [request for request in lost[-1].requests if request.state == DISPATCHED] if lost and unread else []
+        unread = {batch.id for batch in lost if data.draw(st.booleans())}
+        unhurt = [request for batch in lost if batch.id in unread for request in batch.requests if request.state == DISPATCHED]
         self.put_back.update(unhurt)
         for request in unhurt:
             self.runs[request] -= 1
@@ -259,7 +259,7 @@ class Dispatching(RuleBasedStateMachine):
         was_draining = name in self.draining
         effects = self.dispatcher.instance_gone(name, self.now_s, unread=unread)
         said = {effect.error.code for effect in effects if isinstance(effect, Answer) and effect.error is not None}
-        assert not unread or "instance_lost" not in said or len(lost) > 1
+        assert "instance_lost" not in said or len(unread) < len(lost)
         self.carry_out(effects)
         assert not was_draining or name not in self.draining, "a drain that never ends"
         assert answers_before == {request: len(self.outcomes[request]) for request in others}, "another batch was affected"

@@ -31,7 +31,7 @@ import hashlib
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias, cast
 
@@ -244,8 +244,8 @@ class Dispatcher:
         self.workers.pair(worker, pair)
         return self._schedule_all(now_s, [])
 
-    def instance_gone(self, instance_id: str, now_s: float, *, unread: bool = False) -> Effects:
-        """Handle the end of an instance. `unread` says that it had not received its last batch, which is then put back."""
+    def instance_gone(self, instance_id: str, now_s: float, *, unread: Collection[int] = ()) -> Effects:
+        """Handle the end of an instance. `unread` are the ids of the batches that it had not received: they are put back."""
         worker = self.workers.by_id.get(instance_id)
         if worker is None:
             return []
@@ -254,16 +254,16 @@ class Dispatcher:
         if self._lender is not None:
             self._lender.give_back(instance_id)
         effects: Effects = []
-        last_id = max(worker.batches, default=0)
+        not_received: list[Request] = []
         for batch in worker.batches.values():
             unanswered = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
-            # A channel delivers in order, so only the last batch can be the one that was not received.
-            if unread and batch.id == last_id:
-                self._put_back(unanswered)
+            if batch.id in unread:
+                not_received += unanswered
             else:
                 for request in unanswered:
                     self._instance_died(request, now_s, effects)
             batch.end()
+        self._put_back(not_received)
         if worker.draining:
             effects.append(Drained(instance_id))
         return self._schedule_all(now_s, effects)

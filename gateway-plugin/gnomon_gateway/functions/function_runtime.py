@@ -213,7 +213,7 @@ class FunctionRuntime:
         if channel is not None:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
         # A batch that the instance never received is put back into the queue, others may have been executed.
-        unread = channel is not None and channel.unread
+        unread = channel.unread if channel is not None else ()
         self._execute(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
         self._report_capacity()
 

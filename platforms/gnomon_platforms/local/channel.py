@@ -77,7 +77,8 @@ class UnixChannel(Channel):
         self._outbox: deque[bytes | memoryview] = deque()
         self._probes: dict[int, asyncio.Future[bool]] = {}
         self._last_probe = 0
-        self._last_sent = Kind.HELLO
+        self._last_sent: int | None = None
+        """The id of the batch, if that was the last frame."""
         self._undelivered = False
         self._loop.add_reader(self._fd, self._readable)
 
@@ -121,7 +122,7 @@ class UnixChannel(Channel):
     def _send(self, frame: Frame) -> None:
         if self.closed:
             return
-        self._last_sent = frame.kind
+        self._last_sent = frame.batch_id if frame.kind is Kind.BATCH else None
         parts = encode_parts(frame)
         # Behind unsent data, or more buffers than one sendmsg takes: join them into one and queue that.
         if self._outbox or len(parts) > MAX_PARTS:
@@ -207,7 +208,8 @@ class UnixChannel(Channel):
 
     def _release(self) -> None:
         # Only a batch that the instance has not received in full can be repeated elsewhere without executing twice.
-        self.unread = self._last_sent is Kind.BATCH and (self._undelivered or bool(self._outbox))
+        if self._last_sent is not None and (self._undelivered or self._outbox):
+            self.unread.add(self._last_sent)
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._outbox.clear()

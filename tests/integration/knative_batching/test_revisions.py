@@ -30,7 +30,7 @@ NAMES = {"Knative-Serving-Revision": KEY.name, "Knative-Serving-Namespace": KEY.
 class Telling:
     """A pod that answers with what it was asked."""
 
-    unread = False
+    unread = ()
 
     def __init__(self) -> None:
         self.metas: list[bytes] = []

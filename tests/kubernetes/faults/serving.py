@@ -46,7 +46,7 @@ class Load:
             frame = await send(channel, request_frame(body, batch_id=number))
             if frame is None:
                 # What was not read can be sent to somebody else.
-                self.lost += not channel.unread
+                self.lost += number not in channel.unread
                 return
             assert answers(frame) == [(200, body)]
             self.answered += 1

@@ -35,7 +35,7 @@ OTHER = Pair(2, (1,), (0, 1, 1, 2))
 class Silent:
     """A `BatchChannel` of an instance that nothing is sent to."""
 
-    unread = True
+    unread = ()
 
     def run(self, frame: Frame, done: object, stream: object = None) -> None:
         raise AssertionError

@@ -202,7 +202,7 @@ THROTTLED = GnomonError(503, "throttled", "Not begun in its time.", "Ask for mor
 class Way:
     """A channel whose batches all end with this error: on the way, or at the instance that they came to."""
 
-    unread = False
+    unread = ()
 
     def __init__(self, error: GnomonError, *, at_the_instance: bool) -> None:
         self._error, self._at_the_instance = error, at_the_instance

@@ -269,10 +269,10 @@ def test_unsent_batch_returns_to_its_place_in_the_queue() -> None:
         dispatcher.arrive([each], 0.0)
     assert sent(dispatcher.instance_ready("i1", 1, 2, 0.0)) == [[first, second]]
     dispatcher.left(second, 0.1)
-    assert errors(dispatcher.instance_gone("i1", 0.1, unread=True)) == []
+    assert errors(dispatcher.instance_gone("i1", 0.1, unread={1})) == []
     assert sent(dispatcher.instance_ready("i2", 1, 2, 0.2)) == [[first, third]]
     # As often as it takes, until the deadline.
-    assert errors(dispatcher.instance_gone("i2", 0.6, unread=True)) == ["no_instance"]
+    assert errors(dispatcher.instance_gone("i2", 0.6, unread={2})) == ["no_instance"]
     assert sent(dispatcher.instance_ready("i3", 1, 2, 0.7)) == [[first]]
     assert dispatcher.queue.bytes == 0
 

@@ -26,7 +26,7 @@ from tests.waiting import until
 class Echo:
     """An instance that answers when it is told to."""
 
-    unread = False
+    unread = ()
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
@@ -338,6 +338,26 @@ class Terminating(Channel):
     def answer(self) -> None:
         batch = self.executing.pop()
         self._finish(batch, batch.result)
+
+
+async def test_requests_that_an_ending_instance_did_not_take_are_all_executed_by_others() -> None:
+    runtime = FunctionRuntime(FunctionKey("fn"), Settings(max_batch=1), Immediate(), LearnedLatency())
+    ended, executing, later, now_s = Exchanges(runtime, "ended"), Client(), Client(), time.monotonic()
+    runtime.submit(Request(runtime.event_lane, now_s, now_s + 30.0, body=b"first", responder=executing))
+    await until(lambda: len(ended.outcomes) == 1)
+    ended.drain("its pod is terminating")
+    # The answer arrives with the next requests, and ends the channel before it has refused either.
+    ended.outcomes[0].set_result(Outcome())
+    for body in (b"second", b"third"):
+        runtime.submit(Request(runtime.event_lane, now_s, now_s + 30.0, body=body, responder=later))
+    await until(lambda: ended.closed)
+    assert (executing.outcomes, later.outcomes) == ([b"first"], [])
+    successor = Exchanges(runtime, "successor")
+    await until(lambda: len(successor.outcomes) == 2)
+    for exchange in successor.outcomes:
+        exchange.set_result(Outcome())
+    await until(lambda: len(later.outcomes) == 2)
+    assert later.outcomes == [b"second", b"third"]
 
 
 @pytest.mark.parametrize("ends_first", [False, True])

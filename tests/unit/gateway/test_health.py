@@ -18,7 +18,7 @@ from gnomon_gateway.scheduling.policies import Immediate
 class Played:
     """The channel of an idle instance that answers canaries as it is told."""
 
-    unread = False
+    unread = ()
 
     def __init__(self, *, answers: bool = True) -> None:
         self.answers = answers

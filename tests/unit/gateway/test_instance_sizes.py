@@ -121,9 +121,9 @@ def test_instance_is_drained_after_its_last_batch() -> None:
 def test_unread_batches_of_a_dead_instance_wait_again() -> None:
     dispatcher = make(a=3)
     dispatcher.arrive([request() for _ in range(3)], 0.0)
-    effects = dispatcher.instance_gone("a", 1.0, unread=True)
-    assert errors(effects) == ["instance_lost"] * 2
-    assert dispatcher.counters(1.0).queued == 1
+    effects = dispatcher.instance_gone("a", 1.0, unread={1, 3})
+    assert errors(effects) == ["instance_lost"]
+    assert dispatcher.counters(1.0).queued == 2
 
 
 def test_admission_counts_on_all_its_places() -> None:

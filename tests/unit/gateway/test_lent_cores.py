@@ -67,7 +67,7 @@ def lose(dispatcher: Dispatcher, sent: Batch) -> None:
 
 
 def lose_unread(dispatcher: Dispatcher, sent: Batch) -> None:
-    dispatcher.instance_gone("a", 1.0, unread=True)
+    dispatcher.instance_gone("a", 1.0, unread={sent.id})
 
 
 def refuse(dispatcher: Dispatcher, sent: Batch) -> None:
