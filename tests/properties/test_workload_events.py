@@ -23,8 +23,7 @@ from gnomon_platforms.openfaas import workloads
 from gnomon_platforms.openfaas.planning import Step
 from gnomon_platforms.openfaas.workloads import InstanceRecord, Workload
 from gnomon_platforms.testing import Recorder
-from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
-from tests.unit.kubernetes_platform.small_cluster import SmallCluster
+from tests.unit.kubernetes_platform.small_cluster import FakeCluster, SmallCluster
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
 KEY = SPEC.key

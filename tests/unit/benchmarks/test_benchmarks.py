@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ from benchmarks.asyfunc_cluster import (
 )
 from benchmarks.burst import HEADING, Burst, Look, Seen, by_second, counted, draw, seconds
 from benchmarks.burst import table as burst_table
+from benchmarks.decide import FUNCTIONS, LENT, POLICIES, Loaded, decided
+from benchmarks.programs import ROOT
 from benchmarks.regression import (
     BATCHES,
     MEMORIES_MB,
@@ -55,6 +58,8 @@ from benchmarks.regression import (
     table,
     threads_of,
 )
+from benchmarks.reports.evaluation.loads import MMPPS, arrivals
+from gnomon_core.fleet import InstanceState
 from gnomon_planner.service_time import MAX_MEASURED_SHARE
 from gnomon_simulator.replay_report import Outcome, Report, Samples
 
@@ -379,3 +384,32 @@ def test_kept_results_are_readable(tmp_path: Path) -> None:
         IDENTITY,
         {"number": 0, "round": 0, "cell": [128, 1], "seconds": [0.1, 0.2], "core_s": [0.01, 0.01]},
     ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_policy_takes_time_for_functions_that_have_bodies(policy: str) -> None:
+    figure = decided(policy, functions=3, repeats=2, round_s=2.0)
+    assert figure.value > 0
+    assert figure.key == f"{policy}: 3 functions"
+    assert not figure.met, f"the goal is for {FUNCTIONS} functions"
+
+
+def test_bodies_borrow_cores_where_nodes_lend_them() -> None:
+    model = read_model(ROOT / "profiles" / "resnet50.json", 0.05)
+    for policy, idle_cores in ((LENT, 1), ("gnomon", None)):
+        function = Loaded(policy, model, random.Random(1))
+        for _ in range(6):
+            function.look()
+        bodies = list(function.instances.values())
+        assert bodies
+        assert {(body.idle_cores, body.state) for body in bodies} == {(idle_cores, InstanceState.READY)}
+
+
+@pytest.mark.parametrize("load", MMPPS)
+def test_every_seed_of_a_short_run_has_requests_and_the_same_ones_again(load: str) -> None:
+    """Off stays last 60 s on average: a run of two minutes is off throughout for every seventh seed of `on-off`."""
+    for seed in range(1, 31):
+        [times] = arrivals(load, 2.0, 120.0, seed)
+        assert times
+        assert times[-1] < 120.0
+        assert arrivals(load, 2.0, 120.0, seed) == [times]

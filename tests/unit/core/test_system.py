@@ -1,5 +1,7 @@
 """Files, clocks, dates, shared memory and background tasks."""
 
+from __future__ import annotations
+
 import asyncio
 import mmap
 import os
@@ -24,6 +26,7 @@ from gnomon_core.blocks import Block, Layers
 from gnomon_core.clock import EARLIEST_S, LATEST_S, WallClock, parse_time_s, rfc3339, seconds_of, utc_now_s
 from gnomon_core.coordinator_client import CoordinatorClient
 from gnomon_core.errors import GnomonError
+from gnomon_core.process_memory import peak_bytes, resident_bytes
 from tests.on_disk import Disk
 
 REFUSAL = GnomonError(503, "no_capacity", "There is no room.", "Add a node.")
@@ -489,3 +492,22 @@ def test_any_number_can_be_written_and_sorts_as_a_text(seconds: float) -> None:
 
 def test_now_is_within_this_era() -> None:
     assert "2024" < rfc3339(utc_now_s()) < "2100"
+
+
+def test_peak_includes_memory_that_was_given_back() -> None:
+    with mmap.mmap(-1, 64 << 20) as block:  # not from the heap, which an engine may have told to keep what is freed
+        block.write(b"\1" * len(block))
+        held = resident_bytes()
+        assert held > len(block)
+    # Linux adds up the counts of a process's threads only now and then: both numbers may be off by a few MiB.
+    assert resident_bytes() < held - (32 << 20) < peak_bytes()
+
+
+def test_memory_of_an_ended_process_is_an_error() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
+    with pytest.raises(OSError, match="ended"):
+        peak_bytes(process.pid)
+    process.wait()
+    with pytest.raises(FileNotFoundError):
+        resident_bytes(process.pid)

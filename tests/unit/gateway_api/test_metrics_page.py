@@ -1,4 +1,4 @@
-"""The Prometheus page, by the names that dashboards use."""
+"""The Prometheus page, by the names that dashboards use, and the CPU usage of a function."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import Usage
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import read_settings
 from gnomon_core.wire import Frame, Kind
 from gnomon_gateway.api.access import ANY, ROUTES, pattern
+from gnomon_gateway.api.functions import UsageMeter
 from gnomon_gateway.metrics import (
     API_BOUNDS_S,
     MOST_CODES,
@@ -247,3 +250,17 @@ def test_no_series_is_exported_twice_behind_a_stock_gateway() -> None:
     assert stock <= alone
     assert not {name for name in behind if name in stock or name.startswith(("gateway_functions_seconds", "http_"))}
     assert {"gnomon_batch_size_count", "gateway_service_ready_count"} <= behind
+
+
+KEY = FunctionKey("fn")
+
+
+def test_usage_is_thousandths_of_a_core_since_the_last_question() -> None:
+    now_s = [10.0]
+    meter = UsageMeter(lambda: now_s[0])
+    assert meter.document(KEY, Usage(5.0, 1 << 20)) == {"cpu": 0.0, "totalMemoryBytes": 1 << 20}
+    now_s[0] = 12.0
+    assert meter.document(KEY, Usage(5.5, 1 << 20))["cpu"] == 250.0
+    assert meter.document(KEY, Usage(5.5, 1 << 20))["cpu"] == 0.0, "no time has passed"
+    now_s[0] = 13.0
+    assert meter.document(KEY, Usage(1.0, 1 << 20))["cpu"] == 0.0, "a new function by the same name began at nothing"

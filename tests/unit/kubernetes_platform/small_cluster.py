@@ -1,15 +1,25 @@
-"""A small simulated cluster: a Deployment, its ReplicaSets, a scheduler and a kubelet, in any order and at any speed."""
+"""A simulated cluster: a Deployment, its ReplicaSets, a scheduler and a kubelet, as a function's reconciler observes them."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from gnomon_core.functions import read_deployment
+from gnomon_core.background import Background
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_platforms.kubernetes.channel import NodeContact
+from gnomon_platforms.kubernetes.nodes import NodeCapacity
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
+from gnomon_platforms.kubernetes.objects.manifests import deployment
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.planning import (
     BOUND_COST,
     VICTIM_COST,
@@ -152,3 +162,62 @@ class SmallCluster:
                 self.pods[pod.name] = replace(pod, deletion_cost=VICTIM_COST)
             case Remove():
                 self.end(pod)
+
+
+class FakeCluster:
+    """See `gnomon_platforms.openfaas.observed.ObservedCluster`. `warned` has the last text of each Event by its reason."""
+
+    def __init__(
+        self,
+        deployed: Callable[[], DeployedFunction | None],
+        pods: Callable[[], Iterable[PodFacts]],
+        *,
+        start_timeout_s: float = 1e6,
+        session: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._deployed, self._pods = deployed, pods
+        self.leads = True
+        self.clock: Clock = clock or WallClock()
+        self.rng = random.Random(1)
+        self.options = OpenFaasOptions(start_timeout_s=start_timeout_s, adopting_s=0.0)
+        self.session = session
+        self._node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
+        self.background = Background()
+        self.warned: dict[str, str] = {}
+        self.capacity, self.conflicts = NodeCapacity(), SimpleNamespace(scaling_conflict=lambda _: None)
+
+    def deployed(self, _: FunctionKey) -> DeployedFunction | None:
+        return self._deployed()
+
+    def pods_of(self, _: FunctionKey) -> Iterable[PodFacts]:
+        return self._pods()
+
+    def adopting_s(self) -> float:
+        return 0.0
+
+    def node_contact(self, node: str) -> NodeContact:
+        return self._node_contacts[node]
+
+    def left_alone(self, _: FunctionKey) -> bool:
+        return False
+
+    async def caught_up(self, *_: object) -> None:
+        return None
+
+    def warn(self, _: FunctionKey, reason: str, text: str, case: str = "") -> None:
+        del case
+        self.warned[reason] = text
+
+
+OPTIONS = PodOptions()
+
+
+def spec_of(**fields: Any) -> FunctionSpec:
+    return read_deployment({"service": "figlet", "image": "ghcr.io/openfaas/figlet:1", **fields})
+
+
+def pod_of(**fields: Any) -> dict[str, Any]:
+    manifest = deployment(spec_of(**fields), 3, OPTIONS)
+    pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
+    return pod

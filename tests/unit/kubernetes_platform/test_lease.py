@@ -1,20 +1,23 @@
-"""Leader election by a Lease."""
+"""Leader election by a Lease, and a candidacy that leads with its address, on a machine whose boot-time clock a test moves."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from gnomon_core.clock import VirtualClock
+from gnomon_core.clock import VirtualClock, WallClock
 from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.client import Refused, Unreachable
 from gnomon_platforms.kubernetes.lease import (
+    ADDRESS_ANNOTATION,
+    Candidacy,
     Leader,
     LeaseRecord,
     LeaseTiming,
@@ -26,7 +29,80 @@ from gnomon_platforms.kubernetes.lease import (
 )
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Replace, Target, Writer
-from tests.unit.kubernetes_platform.elections import LEASE, Candidate, Leases, Machine
+
+LEASE = Target(LEASES, "openfaas", "gnomon")
+
+
+class Machine:
+    """A boot-time clock that a test moves, alone of all clocks when a process is frozen."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Leases:
+    """The API server's side: one Lease, with versions. Writes during `lost_answers` are carried out unheard."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] | None = None
+        self.away = False
+        self.lost_answers = 0
+        self.hanging: Machine | None = None
+        """The clock of a machine whose next request gets no answer."""
+        self.written: list[str] = []
+        self.version = 0
+
+    def call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        if request["fence"] is not None:
+            request["fence"]()
+        if self.away:
+            raise Unreachable("nobody answers")
+        if self.hanging is not None:
+            self.hanging.now_s += request["timeout_s"]
+            self.hanging = None
+            raise Unreachable("no answer in time")
+        if method == "GET":
+            if self.document is None:
+                raise Refused(404, "NotFound", path)
+            return self.document
+        body = request["body"]
+        if method == "POST" and self.document is not None:
+            raise Refused(409, "AlreadyExists", path)
+        if method == "PUT" and (self.document is None or body["metadata"]["resourceVersion"] != str(self.version)):
+            raise Refused(409, "Conflict", path)
+        self.version += 1
+        self.document = {**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": str(self.version)}}
+        self.written.append(body["spec"]["holderIdentity"])
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise Unreachable("no answer")
+        return self.document
+
+
+class Candidate:
+    """A process: a leader with its tenure, and what became of it."""
+
+    def __init__(self, name: str, leases: Leases, boot_s: Machine, counts_from: Callable[[], int] = lambda: 0) -> None:
+        self.gone: list[str] = []
+        self.tenure = Tenure(self.gone.append, boot_s)
+        clock = VirtualClock()
+        unfenced: Any = leases
+        self.renewals = Writer(unfenced, clock, random.Random(1))
+        self.writes = Writer(unfenced, clock, random.Random(1), self.tenure.check)
+        self.leader = Leader(self.renewals, LEASE, name, self.tenure, clock, boot_s=boot_s, counts_from=counts_from)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
 
 
 async def test_the_first_candidate_leads_and_the_second_waits(leases: Leases, machine: Machine) -> None:
@@ -412,3 +488,38 @@ async def test_ending_candidate_takes_no_lease(leases: Leases, machine: Machine)
     await leaving.leader.attempt()
     assert not leaving.tenure.leading
     assert set(leases.written) == {"first", ""}
+
+
+def candidacy(leases: Leases, gone: list[str]) -> Candidacy:
+    api: Any = leases
+    return Candidacy(api, LEASE, WallClock(), random.Random(1), counts_from=lambda: 41, tenure=Tenure(gone.append))
+
+
+async def test_a_candidacy_leads_with_its_address_and_releases_the_lease_for_the_next() -> None:
+    leases, gone = Leases(), list[str]()
+    first, second = candidacy(leases, gone), candidacy(leases, gone)
+    assert (first.leads, first.epoch) == (False, 1)
+    await first.start("http://10.0.0.1:8080")
+    await second.start()
+    assert (first.leads, second.leads) == (True, False)
+    assert first.epoch == 42
+    assert leases.document is not None
+    assert leases.document["metadata"]["annotations"][ADDRESS_ANNOTATION] == "http://10.0.0.1:8080"
+    await first.stop()
+    assert (first.leads, leases.document["spec"]["holderIdentity"]) == (False, "")
+    await second.leader.attempt()
+    assert (second.leads, second.epoch) == (True, 43)
+    await second.stop()
+    assert gone == []
+
+
+async def test_a_renewal_in_flight_does_not_keep_the_lease_from_being_released() -> None:
+    leases = Leases()
+    first = candidacy(leases, [])
+    await first.start("http://10.0.0.1:8080")
+    # The API server has carried out a renewal whose answer nobody waited for: our copy of the Lease is one version behind.
+    assert leases.document is not None
+    leases.version += 1
+    leases.document["metadata"]["resourceVersion"] = str(leases.version)
+    await first.stop()
+    assert leases.document["spec"]["holderIdentity"] == ""

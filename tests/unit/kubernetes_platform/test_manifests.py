@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import FunctionKey
+from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, secret, service
 from gnomon_platforms.kubernetes.objects.names import check_labels
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
-from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest, pod_template
 from gnomon_platforms.kubernetes.objects.quantities import amount_of, cpu_quantity, memory_quantity
-from tests.unit.kubernetes_platform.sent import OPTIONS, pod_of, spec_of
+from tests.unit.kubernetes_platform.small_cluster import OPTIONS, pod_of, spec_of
 
 
 def test_the_deployment_is_found_by_the_functions_name_and_label() -> None:
@@ -339,3 +339,39 @@ def test_a_container_that_may_be_killed_has_five_minutes_to_start(container: Any
 
 def test_probes_of_every_container_are_checked() -> None:
     assert len(containers()) == 4
+
+
+COORDINATED = PodOptions(coordinated=True, models_claim="models")
+BODY: dict[str, Any] = {"service": "resnet", "image": "gnomon/body", "annotations": {"gnomon/model": "resnet50@1"}}
+
+
+def spec(deployment: dict[str, Any], options: PodOptions) -> dict[str, Any]:
+    pod: dict[str, Any] = pod_template(read_deployment(deployment), 1, options)["spec"]
+    return pod
+
+
+def mounts(pod: dict[str, Any]) -> dict[str, str]:
+    return {volume_mount["name"]: volume_mount["mountPath"] for volume_mount in pod["containers"][0]["volumeMounts"]}
+
+
+def test_a_body_has_its_coordinators_volume_and_the_models() -> None:
+    pod = spec(BODY, COORDINATED)
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+
+    assert volumes["coordinator"]["csi"] == {
+        "driver": "node.gnomon",
+        "readOnly": True,
+        "volumeAttributes": {"gnomon/function": "resnet"},
+    }
+    assert volumes["models"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
+    assert (mounts(pod)["coordinator"], mounts(pod)["models"]) == ("/run/gnomon", "/models")
+    # As strict as any other: no host path, no token, nobody's rights.
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"]
+
+
+def test_pod_without_a_model_has_no_volume() -> None:
+    for pod in (spec({"service": "echo", "image": "echo"}, COORDINATED), spec(BODY, PodOptions())):
+        assert {volume["name"] for volume in pod["volumes"]} == {"tmp", "secrets"}
+        assert set(mounts(pod)) == {"tmp", "secrets"}

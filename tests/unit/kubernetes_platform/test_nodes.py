@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import read_deployment
@@ -14,7 +17,9 @@ from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.nodes import Claim, Load, NodeCapacity, NodeFacts, admits_pod, node_facts, pod_load
 from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
+from gnomon_platforms.nodes.coordinators import CoordinatorPod, coordinator_pod, load_besides_shadows
 from gnomon_platforms.nodes.node_shadow import BodyPod, adopted_shadow, pair_of, requested_shadow, should_contain
+from gnomon_platforms.openfaas.observed import ObservedCluster, OpenFaasOptions
 
 GIB = 2**30
 
@@ -259,3 +264,71 @@ def test_the_state_that_told_of_it_and_every_later_one_should_know_it() -> None:
     assert should_contain({"incarnation": "another", "version": 1}, shadow.known_since)
     assert not should_contain({"incarnation": "i", "version": 6}, shadow.known_since)
     assert not should_contain(STATE, requested_shadow("s-2", BODY, WISHED, 0, 0.0).known_since), "the node has not answered yet"
+
+
+async def test_contact_of_a_node_is_shared_and_forgotten_with_its_last_channel() -> None:
+    api = cast("Any", SimpleNamespace(namespace="openfaas-fn"))
+    cluster = ObservedCluster(api, OpenFaasOptions(), lambda _: None, leads=True, clock=VirtualClock())
+    first, second = cluster.node_contact("node-a"), cluster.node_contact("node-a")
+    assert first is second
+    assert cluster.node_contact("node-b") is not first
+    first.at_s = 7.0
+    del first
+    gc.collect()
+    assert cluster.node_contact("node-a").at_s == 7.0
+    del second
+    gc.collect()
+    assert cluster.node_contact("node-a").at_s == float("-inf")
+
+
+LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+
+
+def coordinator_document(ready: str = "True", **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "coordinator-x", "uid": "u", **metadata},
+        "spec": {
+            "nodeName": "node-a",
+            "containers": [
+                {"name": "coordinator", "resources": {"requests": {"cpu": "20m"}}},
+                {"name": "pool", "resources": {"requests": {"cpu": "2100m"}}},
+            ],
+        },
+        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_ready_coordinator_is_reached_at_its_address() -> None:
+    assert coordinator_pod(coordinator_document()) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1)
+
+
+def test_unready_or_terminating_coordinator_is_not_used() -> None:
+    assert coordinator_pod(coordinator_document("False")).address is None
+    assert coordinator_pod(coordinator_document(deletionTimestamp="2026-11-22T00:00:00Z")).address is None
+    assert coordinator_pod({"metadata": {"name": "new"}}) == CoordinatorPod("new", "", "", None, 0.0)
+
+
+def test_pool_requests_match_the_installation() -> None:
+    """Its own request is what it was resized to."""
+    said = coordinator_document(annotations={"gnomon/pool-cores": "500m"})
+    assert coordinator_pod(said) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1, 0.5)
+    for unreadable in ("", "half"):
+        assert coordinator_pod(coordinator_document(annotations={"gnomon/pool-cores": unreadable})).base_cores == 0.1
+    load = load_besides_shadows("gnomon-nodes")
+    said["metadata"] |= {"namespace": "gnomon-nodes", "labels": LABELS}
+    assert load(said).cores == pytest.approx(0.52)
+
+
+def test_cores_of_shadows_are_counted_once() -> None:
+    """They are claimed one by one; that the pool's pod asks for them as well is for the scheduler."""
+    load = load_besides_shadows("gnomon-nodes")
+
+    def of(namespace: str, labels: dict[str, str]) -> float:
+        document = coordinator_document()
+        document["metadata"] |= {"namespace": namespace, "labels": labels}
+        return load(document).cores
+
+    assert of("gnomon-nodes", LABELS) == pytest.approx(0.12)
+    # Nobody else's pod is smaller than it says.
+    assert of("elsewhere", LABELS) == pytest.approx(2.12)
+    assert of("gnomon-nodes", {}) == pytest.approx(2.12)

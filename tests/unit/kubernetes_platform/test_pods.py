@@ -29,8 +29,7 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
 from tests.pod_process import PodProcess, pod_process
-from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
-from tests.unit.kubernetes_platform.small_cluster import deployed, running
+from tests.unit.kubernetes_platform.small_cluster import FakeCluster, deployed, running
 from tests.waiting import until
 
 

@@ -27,9 +27,7 @@ from gnomon_platforms.openfaas.planning import Furnish, Step
 from gnomon_platforms.openfaas.store import StoredNamespaces, marked, stored_namespace, unmarked
 from gnomon_platforms.openfaas.workloads import InstanceRecord, Workload
 from gnomon_platforms.testing import Recorder
-from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
-from tests.unit.kubernetes_platform.sent import OPTIONS, spec_of
-from tests.unit.kubernetes_platform.small_cluster import SPEC, deployed, pending
+from tests.unit.kubernetes_platform.small_cluster import OPTIONS, SPEC, FakeCluster, deployed, pending, spec_of
 
 
 class Written:

@@ -1,9 +1,9 @@
-"""The map of owners: planned, kept, serialised."""
+"""The map of owners: planned, kept, serialised; and the connections between replicas."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +19,7 @@ from gnomon_gateway.replicas.assignment import Attendance, Sighting, next_map
 from gnomon_gateway.replicas.peers import Peers, PeerSecret, read_peer_secret
 from gnomon_gateway.replicas.replica import ReplicaAgent, Reports
 from tests.ownership_boards import MemoryBoard
+from tests.waiting import until
 
 
 def sighting(name: str, *, leaving: bool = False) -> Sighting:
@@ -323,3 +324,40 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_peer_secret_is_not_in_its_repr() -> None:
     assert GOOD not in repr(PeerSecret(GOOD))
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    """The address of a replica that answers nothing."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Peers]:
+    made = Peers(PeerSecret("between-the-replicas-only"))
+    yield made
+    made.close()
+
+
+async def test_kept_connection_is_used_again(peers: Peers, address: str) -> None:
+    connection = await peers.open(address)
+    peers.keep(connection)
+    assert peers.idle(address) is connection
+    assert peers.idle(address) is None
+    connection.drop()
+
+
+async def test_address_is_forgotten_with_its_last_connection(peers: Peers, address: str) -> None:
+    first, second = await peers.open(address), await peers.open(address)
+    peers.keep(first)
+    peers.keep(second)
+    assert peers.idle(address) is second
+    second.drop()
+    first.drop()
+    await until(lambda: peers._idle == {})

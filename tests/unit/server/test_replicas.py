@@ -1,8 +1,11 @@
 """Replicas of a gateway: what they learned is kept and transferred, the leader decides, and metrics tell of all."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +19,7 @@ from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import read_deployment
+from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import Decision, Observation, PolicyState
@@ -30,6 +33,7 @@ from gnomon_server.kubernetes import ClusterCollector
 from gnomon_server.platforms import Backend
 from gnomon_server.replicas import Replicas, begin_to_lead
 from gnomon_server.scaling import MOST, SavedScalingState, ScalingAdapter, ScalingStateTransfer
+from gnomon_server.store_changes import StoreChanges
 from tests.timelines import running
 from tests.unit.gateway.shadow_stage import NAME, Scripted
 
@@ -309,3 +313,40 @@ def test_metrics_report_leader_api_server_silence_and_request_counts() -> None:
 
 def test_without_a_cluster_there_are_no_metrics_of_one() -> None:
     assert list(Backend().collectors()) == []
+
+
+KEY = FunctionKey("fn")
+
+
+class Store:
+    """A store that tells of a change when the test says so."""
+
+    def __init__(self) -> None:
+        self.changed: Callable[[FunctionKey], None] = lambda _: None
+
+    def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
+        self.changed = changed
+        return lambda: None
+
+    def watch_namespaces(self, changed: Callable[[], None]) -> Callable[[], None]:
+        del changed
+        return lambda: None
+
+
+@pytest.mark.parametrize(
+    "error", [GnomonError(503, "kubernetes_unreachable", "Away."), OSError(116, "Stale file handle")], ids=["known", "unforeseen"]
+)
+async def test_update_that_cannot_be_followed_at_once_is_followed_later(error: Exception) -> None:
+    """Its secret or model could not be read. The store tells of it only once, and the leader replaces all pods."""
+    clock, store, attempts_s = VirtualClock(), Store(), list[float]()
+
+    async def follow(key: FunctionKey) -> None:
+        assert key == KEY
+        attempts_s.append(clock.now_s())
+        if len(attempts_s) < 4:
+            raise error
+
+    StoreChanges(clock).follow(store, follow)
+    store.changed(KEY)
+    await clock.advance(100.0)
+    assert attempts_s == [0.0, 1.0, 3.0, 7.0]

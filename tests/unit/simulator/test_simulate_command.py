@@ -1,10 +1,11 @@
-"""`simulate` as a command, and the comparison of a recorded stretch with its simulation."""
+"""`simulate` as a command: its figures, its progress, and the comparison of a recorded stretch with its simulation."""
 
 import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,19 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.commands import ArrivalOptions, SimulateOptions, simulate
+from gnomon_simulator.commands import ArrivalOptions, Progress, SimulateOptions, progress_text, simulate
+from gnomon_simulator.opt import most_instances
 from gnomon_simulator.parity import compare, read_recording
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay_report import Outcome, Report, Samples
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import FunctionPlan
+from gnomon_simulator.simulation import simulate as simulate_plans
 from gnomon_simulator.simulation import simulate as simulated_run
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.refusals import refused
+from tests.unit.simulator.test_simulation import settings
 
 TRACE = "t_seconds,count\n" + "".join(f"{second},{20 + second % 5}\n" for second in range(60))
 
@@ -244,3 +248,41 @@ def test_invalid_recording_is_refused(tmp_path: Path, live: FunctionResult) -> N
     record.write_text("{}\n")
     with pytest.raises(GnomonError, match="gnomon-replay"):
         read_recording(record, decisions)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_line_says_what_is_done_and_what_is_left() -> None:
+    text = progress_text("simulate lv", "", 9 * 3600.0, 24 * 3600.0, 12.0)
+    assert text == "simulate lv [#########...............]  38%   9.0 h of 24.0 h simulated   12 s, about 20 s left"
+    assert "3 of 8 cells" in progress_text("evaluate", "cells", 3, 8, 60.0)
+
+
+@pytest.mark.parametrize(("out", "written"), [(io.StringIO(), 5), (Terminal(), 60)])
+def test_a_terminal_has_a_bar_and_a_log_a_line_every_ten_seconds(out: io.StringIO, written: int) -> None:
+    clock = count()
+    progress = Progress("run", out=out, clock=lambda: float(next(clock)))
+    for second in range(1, 60):
+        progress.at(second, 60)
+    lines = out.getvalue().replace("\r", "\n").split("\n")
+    assert len([line for line in lines if "run [" in line]) in (written, written - 1, written - 2)
+
+
+def test_watching_a_run_changes_nothing() -> None:
+    plan = FunctionPlan("f", settings(), constant_profile("v", 0.05), constant(20.0, 30.0), warm=1)
+    seen: list[tuple[float, float]] = []
+    watched = simulate_plans([plan], [NodePlan("n", 8)], watch=lambda done, total: seen.append((done, total)))["f"]
+    alone = simulate_plans([plan], [NodePlan("n", 8)])["f"]
+    assert list(watched.requests.finished_s) == list(alone.requests.finished_s)
+    assert watched.summary() == alone.summary()
+    assert seen[-1][0] == seen[-1][1] == plan.arrivals_s[-1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_opt_never_wants_more_than_its_bound() -> None:
+    """Twelve at once in half an objective of 1 s, 0.1 s each alone: 24 a second, 10 an instance."""
+    assert most_instances([float(second) for second in range(9)] + [9.0] * 12, (0.1, 0.15), 1.0) == 3
+    assert most_instances([], (0.1,), 1.0) == 1

@@ -1,16 +1,18 @@
-"""Decisions about Shadows are carried out, and a platform's events are applied in any order."""
+"""Shadows of a gateway: decisions are carried out, a platform's events come in any order, and a new leader adopts them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import InstanceKind, InstanceState
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import (
     ChangeShadow,
+    CreateBody,
     DestroyBody,
     DestroyShadow,
     PromoteShadow,
@@ -19,7 +21,7 @@ from gnomon_core.scaling import (
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.replicas.state_sync import document
 from gnomon_gateway.scheduling.policies import Immediate
-from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Silent, Stage
+from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, PersistentPlatform, Silent, Stage
 
 
 @pytest.fixture
@@ -240,3 +242,93 @@ async def test_death_of_one_shadow_leaves_the_other_in_the_plan(stage: Stage) ->
     assert stage.known == replace(PAIR, others=(OTHER,))
     stage.gone("s-of-b1")
     assert stage.known == OTHER
+
+
+LEFT = Instance("s-old", NAME, 1, "n", 2, 0, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW, partner="b1", pair=PAIR)
+
+
+@pytest.fixture
+async def adopting() -> AsyncIterator[Stage]:
+    made = Stage(PersistentPlatform())
+    await made.begin()
+    yield made
+    made.deployed.runtime.close()
+
+
+def find(adopting: Stage, shadow: Instance = LEFT) -> None:
+    """The events of the platform."""
+    adopting.platform.there[shadow.id] = shadow
+    adopting.instances.shadow_found(shadow)
+
+
+async def test_adopted_shadow_works_like_a_new_one(adopting: Stage) -> None:
+    pokes = adopting.scaling.pokes
+    find(adopting)
+    assert adopting.scaling.pokes == pokes + 1, "the policy is to know"
+    adopting.paired(PAIR, "s-old")
+    assert adopting.known == PAIR
+    assert adopting.instances.shadows.table() == {"b1": [PAIR]}
+    load = adopting.instances.load(NAME)
+    assert load is not None
+    assert [instance.id for instance in load.instances] == ["b1", "s-old"]
+    assert [instance.id for instance in adopting.instances.seen(NAME)] == ["b1", "s-old"]
+
+    await adopting.instances.apply(NAME, [ChangeShadow("s-old", OTHER), DestroyShadow("s-old")])
+    await adopting.settle()
+    assert (adopting.platform.changed, adopting.platform.destroyed) == ([("s-old", OTHER)], ["s-old"])
+    adopting.paired(None)
+    adopting.gone("s-old")
+    assert (adopting.known, adopting.instances.shadows.bodies(), adopting.log) == (None, {}, [])
+
+
+async def test_adopted_shadow_follows_its_body_and_its_death_is_seen(adopting: Stage) -> None:
+    find(adopting)
+    await adopting.instances.apply(NAME, [DestroyBody("b1")])
+    await adopting.settle()
+    assert adopting.platform.destroyed == ["s-old", "b1"]
+    again = Stage(PersistentPlatform())
+    await again.begin()
+    find(again)
+    again.paired(PAIR, "s-old")
+    again.gone("s-old")
+    assert again.known is None
+    assert again.log == ["gnomon: Shadow s-old of b1 has ended: it was killed"]
+    again.deployed.runtime.close()
+
+
+async def test_shadow_without_a_body_is_ended(adopting: Stage) -> None:
+    find(adopting, replace(LEFT, partner="b9"))
+    adopting.deployed.draining.add("b1")
+    find(adopting)
+    await adopting.settle()
+    assert adopting.platform.destroyed == ["s-old", "s-old"]
+    assert adopting.instances.shadows.bodies() == {}
+
+
+async def test_pair_known_before_the_body_is_ready_holds_from_the_first_batch(adopting: Stage) -> None:
+    await adopting.instances.apply(NAME, [CreateBody(1)])
+    body = replace(adopting.platform.there["b2"], pair=PAIR, partner="s-old")
+    find(adopting, replace(LEFT, partner="b2"))
+    adopting.instances.pair_changed(body)
+    assert "b2" not in adopting.deployed.runtime.dispatcher.workers.by_id
+    adopting.instances.instance_ready(replace(body, state=InstanceState.READY), Silent())
+    assert adopting.deployed.runtime.dispatcher.workers.by_id["b2"].pair == PAIR
+
+
+async def test_state_of_the_previous_leader_holds_until_the_platform_is_known(adopting: Stage) -> None:
+    adopting.deployed.runtime.pair_changed("b1", OTHER)  # as a replica follows what its leader says
+    adopting.paired(PAIR, "s-old")
+    adopting.deployed.runtime.pair_changed("b1", OTHER)
+    await adopting.instances.take_over(adopting.deployed)
+    assert adopting.known == PAIR
+    adopting.platform.there["b1"] = replace(adopting.platform.there["b1"], pair=None, partner=None)
+    await adopting.instances.take_over(adopting.deployed)
+    assert adopting.known is None, "its Shadow has gone while nobody led"
+
+
+async def test_shadows_of_an_earlier_version_are_not_replaced_by_bodies(adopting: Stage) -> None:
+    find(adopting)
+    adopting.deployed.version = 2
+    await adopting.instances.take_over(adopting.deployed)
+    new = [instance for instance in adopting.platform.there.values() if instance.version == 2]
+    assert [instance.kind for instance in new] == [InstanceKind.BODY]
