@@ -38,6 +38,10 @@ from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, Kno
 from gnomon_gateway.functions.validation import ANSWER_S, MODEL_NOT_HERE, Checks, FunctionInputs, ShadowNotice
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 
+MOST_REREADS = 8
+"""Concurrent reads of profiles: a quarter of the gateway's worker threads."""
+REREAD_LIMIT_S = 20.0
+"""After this time a profile is reported as late, and nothing waits for it any more."""
 _LOG = logging.getLogger("gnomon.functions")
 
 
@@ -76,7 +80,7 @@ class Manager:
         self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
         """The locks that commands hold or wait for; others are garbage-collected."""
         self._last_version = 0
-        self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
+        self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._is_changing)
         self._pending_restore = PendingRestore(self._restore, self.follow, logs.append)
         self.directory = FunctionDirectory(self._pending_restore.refusal)
         self.members: set[FunctionKey] = set()
@@ -444,6 +448,10 @@ class Manager:
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
 
+    def _is_changing(self, key: FunctionKey) -> bool:
+        lock = self._locks.get(key)
+        return lock is not None and lock.locked()
+
     def _wanted(self, deployed: Deployed) -> int:
         if not self._other_replicas.leads:
             return len(deployed.live(self._platform.instances(deployed.name)))
@@ -502,8 +510,11 @@ class ProfileRefresh:
     """Rereads the profiles of served models, so that a new measurement takes effect without a deployment.
 
     A model may be deployed before it is profiled, or profiled again on other machines. Latencies learned without the new profile
-    are discarded; a buffer plan stays until the policy makes another. An equal profile changes nothing. `lock` is the lock that
-    every change of a function holds.
+    are discarded; a buffer plan stays until the policy makes another. An equal profile changes nothing.
+
+    Profiles are read side by side, and without the lock of their function, because a model store may hang. Each read blocks a
+    worker thread until the store answers or its own timeout passes, so only some run at once. `is_changing` says whether a
+    command changes the function.
     """
 
     def __init__(
@@ -511,48 +522,62 @@ class ProfileRefresh:
         checks: Checks,
         latency: LatencyModels,
         functions: Mapping[FunctionKey, Deployed],
-        lock: Callable[[FunctionKey], asyncio.Lock],
+        is_changing: Callable[[FunctionKey], bool],
     ) -> None:
-        self._checks, self._latency, self._functions, self._lock = checks, latency, functions, lock
-        self._task: asyncio.Task[None] | None = None
+        self._checks, self._latency, self._functions, self._is_changing = checks, latency, functions, is_changing
+        self._turns = asyncio.Semaphore(MOST_REREADS)
+        self._reads: dict[FunctionKey, asyncio.Task[None]] = {}
+        self._background = Background()
 
     def start(self) -> None:
         """Reread the profiles every `REREAD_S` seconds, until `stop`."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._background.begin(self._run())
 
     async def stop(self) -> None:
         """Stop rereading."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.end()
 
     async def refresh(self, deployed: Deployed) -> None:
-        """Use the profile that the platform has now. If reading it fails, the present profile stays in use."""
-        try:
-            await self._reread(deployed)
-        except Exception:  # noqa: BLE001 - one function's unreadable profile must not stop the others' refresh
-            _LOG.exception("%s: its profile cannot be read; the present one stays in use", deployed.name)
-
-    async def _reread(self, deployed: Deployed) -> None:
-        spec = deployed.spec
-        profile = await self._checks.profile(spec)
-        # If the function was updated meanwhile, the update has read the profile.
-        if deployed.spec is spec and profile != deployed.profile:
-            deployed.profile = profile
-            self._latency.use_profile(deployed.runtime.variants, profile)
-            deployed.runtime.set_profile(profile)
+        """Use the profile that the platform has now. If reading it fails or takes long, the present profile stays in use."""
+        await asyncio.wait({self._begin(deployed)}, timeout=REREAD_LIMIT_S)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(REREAD_S)
-            for key, deployed in list(self._functions.items()):
-                await self._refresh_unlocked(key, deployed)
+            for deployed in list(self._functions.values()):
+                if deployed.spec.settings.model is not None:
+                    self._begin(deployed)
 
-    async def _refresh_unlocked(self, key: FunctionKey, deployed: Deployed) -> None:
-        lock = self._lock(key)
-        # A change in progress rereads the profile itself, and may take minutes.
-        if deployed.spec.settings.model is None or lock.locked():
-            return
-        async with lock:
-            if self._functions.get(key) is deployed:
-                await self.refresh(deployed)
+    def _begin(self, deployed: Deployed) -> asyncio.Task[None]:
+        """Begin to read the function's profile, unless it is being read."""
+        key = deployed.spec.key
+        if (reading := self._reads.get(key)) is None:
+            reading = self._reads[key] = self._background.begin(self._reread(deployed))
+            reading.add_done_callback(lambda _: self._reads.pop(key))
+        return reading
+
+    async def _reread(self, deployed: Deployed) -> None:
+        async with self._turns:
+            spec = deployed.spec
+            late = asyncio.get_running_loop().call_later(REREAD_LIMIT_S, _report_late, deployed.name)
+            try:
+                profile = await self._checks.profile(spec)
+            except Exception:  # noqa: BLE001 - the next read may succeed
+                _LOG.exception("%s: its profile cannot be read; the present one stays in use", deployed.name)
+                return
+            finally:
+                late.cancel()
+        # An update that came meanwhile has read the profile itself, and one in progress is about to use what it has read.
+        served = self._functions.get(spec.key) is deployed and deployed.spec is spec and not self._is_changing(spec.key)
+        if served and profile != deployed.profile:
+            deployed.profile = profile
+            self._latency.use_profile(deployed.runtime.variants, profile)
+            deployed.runtime.set_profile(profile)
+
+
+def _report_late(function: str) -> None:
+    _LOG.warning(
+        "%s: its profile has not been read after %d s, the model store does not answer; the present one stays in use",
+        function,
+        REREAD_LIMIT_S,
+    )

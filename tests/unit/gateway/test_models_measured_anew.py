@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +15,15 @@ from gnomon_core.blocks import Block, Layers
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
-from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_core.scaling import CreateBody, SetBufferPlan
 from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.manager import MOST_REREADS, Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
+from gnomon_server.process import WORKER_THREADS
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 from tests.waiting import until
 
@@ -39,17 +43,26 @@ def profile(sample_s: float, model: str = MODEL) -> ModelProfile:
 
 
 class Measuring(Scripted):
-    """A platform whose models are measured when the test says so. Of `unreadable` ones it can say nothing now."""
+    """A platform whose models are measured when the test says so.
+
+    Of `unreadable` ones it can say nothing now, and `hanging` ones are not read before `answers` is set.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.measured: dict[str, ModelProfile] = {}
         self.unreadable: set[str] = set()
+        self.hanging: set[str] = set()
+        self.answers = threading.Event()
         self.asked = 0
+        self.hangs: list[str] = []
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         model = spec.settings.model or ""
         self.asked += 1
+        if model in self.hanging:
+            self.hangs.append(model)
+            self.answers.wait()
         if model in self.unreadable:
             raise GnomonError(503, "repository_unreachable", "It does not answer.", "Try again.")
         return self.measured.get(model)
@@ -105,6 +118,7 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made = Stage(tmp_path)
     await made.begin()
     yield made
+    made.platform.answers.set()
     await made.manager.stop()
     made.store.close()
 
@@ -176,6 +190,49 @@ async def test_unreadable_profile_keeps_the_old_one(stage: Stage) -> None:
     stage.platform.measured[OTHER] = profile(0.03, OTHER)
     await until(lambda: stage.runtime("other").profile() == profile(0.03, OTHER))
     assert stage.largest == 2
+
+
+async def test_profile_that_hangs_delays_no_other_and_no_command_and_is_used_when_it_comes(stage: Stage) -> None:
+    await stage.manager.deploy(deployment("other", OTHER))
+    stage.platform.hanging.add(MODEL)
+    await until(lambda: stage.platform.hangs)
+    stage.platform.measured = {MODEL: profile(0.04), OTHER: profile(0.03, OTHER)}
+    await until(lambda: stage.runtime("other").profile() == profile(0.03, OTHER))
+    await stage.several_looks()
+    assert stage.platform.hangs == [MODEL], "a thread waits for it already"
+    await stage.manager.scale(FunctionKey("fn"), 1)
+    stage.platform.answers.set()
+    await until(lambda: stage.largest == 2)
+
+
+async def test_function_whose_profile_hangs_can_be_removed(stage: Stage) -> None:
+    stage.platform.hanging.add(MODEL)
+    await until(lambda: stage.platform.hangs)
+    await stage.manager.remove(FunctionKey("fn"))
+    assert stage.manager.directory.lookup("fn") is None
+
+
+async def test_profiles_that_hang_leave_threads_for_everything_else(stage: Stage) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WORKER_THREADS))
+    models = [f"hangs{number}@1" for number in range(2 * MOST_REREADS)]
+    for number, model in enumerate(models):
+        await stage.manager.deploy(deployment(f"fn{number}", model))
+    stage.platform.hanging.update(models)
+    await until(lambda: len(stage.platform.hangs) == MOST_REREADS)
+    await asyncio.sleep(0.1)
+    assert len(stage.platform.hangs) == MOST_REREADS
+    stage.platform.answers.set()
+    await until(lambda: len(stage.platform.hangs) >= 2 * MOST_REREADS)
+
+
+async def test_new_leader_takes_functions_over_although_their_profiles_hang(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "REREAD_LIMIT_S", 0.05)
+    stage.platform.hanging.add(MODEL)
+    async with asyncio.timeout(60.0):
+        await stage.manager.lead()
+    assert stage.largest == 8
 
 
 async def test_an_update_sizes_batches_by_what_was_measured_before_it(tmp_path: Path) -> None:
