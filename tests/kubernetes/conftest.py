@@ -85,6 +85,17 @@ def cluster() -> Iterator[Cluster]:
     cluster.api.close()
 
 
+@pytest.fixture
+def with_knative(cluster: Cluster) -> None:
+    """The cluster has Knative; tests are skipped where it has not."""
+    try:
+        cluster.core.read_namespace("knative-serving")
+    except client.ApiException as error:
+        if error.status != 404:
+            raise
+        pytest.skip("this cluster has no Knative")
+
+
 @pytest.fixture(scope="session")
 def answer_image() -> str:
     """The small web server's image; another cluster gets it from wherever GNOMON_TEST_IMAGE says that it was put."""

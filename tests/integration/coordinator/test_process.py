@@ -1,16 +1,69 @@
-"""The coordinator's process: hand-over, restarts, zombies, and what it leaves behind."""
+"""The coordinator's process: hand-over, restarts, zombies, what it leaves behind, and noise on its sockets.
+
+The long form of the noise is `python -m tests.integration.coordinator.hostile 100000`."""
 
 import fcntl
 import mmap
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gnomon_core import packets
-from tests.integration.coordinator.node import Coordinator, Instance, LaunchFds, close, eventually, shadow_request
+from tests.integration.coordinator.hostile import attack
+from tests.integration.coordinator.node import (
+    Coordinator,
+    End,
+    Instance,
+    LaunchFds,
+    close,
+    eventually,
+    layers_file,
+    shadow_request,
+)
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    return layers_file(tmp_path)
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Coordinator]]:
+    begun: list[Coordinator] = []
+
+    def begin(
+        epoch: int = 1, *instances: tuple[Instance, str], platform: End | None = None, complete: bool = True
+    ) -> Coordinator:
+        begun.append(Coordinator(epoch, instances, platform, complete=complete))
+        return begun[-1]
+
+    yield begin
+    for coordinator in begun:
+        coordinator.stop()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[[str], Instance]]:
+    made: list[Instance] = []
+
+    def make(name: str) -> Instance:
+        made.append(Instance(name))
+        return made[-1]
+
+    yield make
+    for instance in made:
+        instance.close()
+
+
+@pytest.fixture
+def launch_fds() -> Iterator[LaunchFds]:
+    held = LaunchFds()
+    yield held
+    held.close()
+
 
 Begin = Callable[..., Coordinator]
 Make = Callable[[str], Instance]
@@ -258,3 +311,10 @@ def test_coordinator_waiting_for_an_instance_ends_with_its_supervisor(begin: Beg
 def asleep(pid: int) -> bool:
     """True if it waits for something: one that looks again and again never does."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_noise_from_instances_harms_nobody(seed: int) -> None:
+    outcome = attack(1500, seed)
+    assert outcome.worst_s < 10.0  # it answers; how soon is the machine's affair
+    assert outcome.descriptors <= 4

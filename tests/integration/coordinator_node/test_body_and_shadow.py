@@ -28,8 +28,7 @@ from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.nodes.client import UNREACHABLE
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
-from tests.integration.coordinator_node.known import Known
-from tests.integration.coordinator_node.node import PATIENT, SPLIT, Body, Node
+from tests.integration.coordinator_node.node import PATIENT, SPLIT, Body, Known, Node
 from tests.integration.coordinator_node.played_platform import SPEC, Platform, a_pair, layers_of, refusal
 from tests.waiting import eventually, until
 

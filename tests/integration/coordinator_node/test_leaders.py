@@ -25,8 +25,7 @@ from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
-from tests.integration.coordinator_node.known import Known, asked_all_the_time
-from tests.integration.coordinator_node.node import PATIENT, SPLIT, TOKEN, Node
+from tests.integration.coordinator_node.node import PATIENT, SPLIT, TOKEN, Known, Node, asked_all_the_time
 from tests.integration.coordinator_node.played_platform import Platform, a_pair, leading, refusal
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
 from tests.waiting import until

@@ -20,8 +20,7 @@ from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.nodes import node_shadow
 from gnomon_platforms.nodes.client import UNREACHABLE
-from tests.integration.coordinator_node.known import Known, asked_all_the_time
-from tests.integration.coordinator_node.node import PATIENT, Body, Node
+from tests.integration.coordinator_node.node import PATIENT, Body, Known, Node, asked_all_the_time
 from tests.integration.coordinator_node.played_platform import Platform, a_pair, layers_of, leading, refusal
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
 from tests.waiting import until

@@ -1,14 +1,16 @@
-"""The node plugin as a kubelet meets it: registered, asked to publish, asked again, restarted, and asked for too much."""
+"""The node plugin as a kubelet meets it: registered, asked to publish, restarted, asked for too much, and told to end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -18,6 +20,7 @@ from gnomon_coordinator.node import csi_pb2, pod_sockets, volumes
 from gnomon_coordinator.node.csi import CsiPlugin
 from gnomon_coordinator.node.volumes import Volumes
 from tests.integration.coordinator_node.kubelet import Kubelet, Pod, publish_request
+from tests.integration.coordinator_node.node import Started
 
 SOMEBODY = 12_000
 
@@ -293,3 +296,51 @@ async def test_a_folder_of_another_user_in_the_place_of_ours_is_refused(plugin: 
 
     assert await refused(lambda: plugin.kubelet.publish(pod)) is grpc.StatusCode.INTERNAL
     assert list(pod.target.iterdir()) == []
+
+
+STAY_S = "60"
+
+
+@pytest.fixture
+def agent_folder() -> Iterator[Path]:
+    """A short one: sockets have addresses of at most 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="gnomon-"))
+    (path / "pods").mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+def agent_in(agent_folder: Path) -> Started:
+    """As the manifest starts it, without a pool."""
+    where = ["--kubelet", str(agent_folder), "--pool", str(agent_folder / "pool.sock"), "--port", "0", "--pair-port", "0"]
+    return Started(agent_folder, "agent", ["-I", "-m", "gnomon_coordinator.node", "--node", "node-a", *where, "--stay", STAY_S])
+
+
+def test_told_to_end_it_first_lets_the_pods_go_that_end_with_it(agent_folder: Path) -> None:
+    agent = agent_in(agent_folder)
+    try:
+        agent.port(r"listening on 127\.0\.0\.1:")
+        with closing(Kubelet(agent_folder / "plugins_registry" / f"{volumes.NAME}-reg.sock")) as kubelet:
+            first, other = Pod(agent_folder / "pods", "uid-1"), Pod(agent_folder / "pods", "uid-2")
+            for pod in (first, other):
+                kubelet.publish(pod)
+            agent.process.send_signal(signal.SIGTERM)
+            kubelet.unpublish(first)
+            # There is one that it is needed for; the kubelet may ask as often as it likes.
+            assert agent.process.poll() is None
+            kubelet.unpublish(other)
+        assert agent.process.wait(30) == 0
+    finally:
+        agent.kill()
+    assert not first.target.exists()
+    assert not other.target.exists()
+
+
+def test_told_to_end_with_no_pod_it_ends(agent_folder: Path) -> None:
+    agent = agent_in(agent_folder)
+    try:
+        agent.port(r"listening on 127\.0\.0\.1:")
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(30) == 0
+    finally:
+        agent.kill()

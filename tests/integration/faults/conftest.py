@@ -17,8 +17,7 @@ import aiohttp
 import pytest
 
 from tests.integration.faults.callers import Callers
-from tests.integration.faults.history import History
-from tests.integration.faults.ledger import HANDLER, Ledger
+from tests.integration.faults.history import HANDLER, History, Ledger
 from tests.integration.serve.conftest import Serving
 
 IMAGE = "ada/ledger:1"

@@ -1,30 +1,37 @@
-"""Instances on one machine: many, at once, dying."""
+"""Instances and zygotes on one machine: many, at once, dying, retired."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from gnomon_core import packets
+from gnomon_core.clock import WallClock
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
+from gnomon_core.launch import Sandbox
 from gnomon_core.wire import Frame
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.instances import RollingUpdate
-from gnomon_platforms.local import instances, supervision
+from gnomon_platforms.local import instances
+from gnomon_platforms.local import supervision as local_supervision
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.local.supervision import TORCH
+from gnomon_platforms.local.supervision import BARE, TORCH, Environment, Supervision, SupervisionListener, packages
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 Running = Any
 """The class of that name in conftest.py, which pytest does not let us import."""
@@ -129,8 +136,8 @@ async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running:
 async def test_a_killed_zygote_with_torch_is_replaced_before_anybody_needs_it(
     tmp_path: Path, monkeypatch: Any, steady_s: float
 ) -> None:
-    monkeypatch.setattr(supervision, "TORCH_PAUSE_S", 3600.0)
-    monkeypatch.setattr(supervision, "TORCH_STEADY_S", steady_s)
+    monkeypatch.setattr(local_supervision, "TORCH_PAUSE_S", 3600.0)
+    monkeypatch.setattr(local_supervision, "TORCH_STEADY_S", steady_s)
     platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), pool=0)
     await platform.start(Recorder())
     try:
@@ -236,3 +243,89 @@ async def test_two_that_make_room_at_once_get_one_successor_where_one_is_wanted(
         assert len(platform.instances(NAME)) == 1
     finally:
         await platform.stop()
+
+
+BUILT = Environment("f", BARE.python, (), Sandbox())
+"""As good as one that was built for a user, as far as its zygote is concerned."""
+
+
+@pytest.fixture
+async def supervision(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervision]:
+    """One that keeps no zygote which nobody uses."""
+    monkeypatch.setattr(local_supervision, "MAX_FOREIGN_ZYGOTES", 0)
+    made = Supervision((), WallClock())
+    await made.start(SupervisionListener(lambda _: None, lambda: None, lambda: None, lambda: None))
+    yield made
+    await made.stop()
+
+
+def below(supervision: Supervision) -> list[int]:
+    """The zygotes, and their children that wait for an order."""
+    return children(supervision.pid)
+
+
+async def test_retired_zygote_is_restarted_when_needed_again(supervision: Supervision) -> None:
+    await supervision.warm(BUILT)
+    for _ in range(3):
+        # The end of the first is told while the second is on its way, and does not mean that one.
+        supervision.zygotes.retire_unused(set())
+        await supervision.warm(BUILT)
+    supervision.zygotes.retire_unused(set())
+    await until(lambda: not below(supervision), "one is left that nobody knows of")
+
+
+async def test_retiring_a_dead_zygote_does_not_fail_the_next(supervision: Supervision) -> None:
+    await supervision.warm(BUILT)
+    first = min(below(supervision))
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{first}").exists())
+    # The platform hears of that after it has asked for the next.
+    supervision.zygotes.retire_unused(set())
+    await supervision.zygotes.warm(BUILT)
+
+
+ORDER = json.dumps({"packages": packages(), "preload": []})
+ROUNDS = 8
+ENDS_S = 5.0
+
+
+def kill_while_it_forks() -> int:
+    """The group of a zygote that was killed while it forked the child that waits for the first order."""
+    ours, theirs = packets.socket_pair()
+    with ours, theirs:
+        numbers = [str(number) for number in (theirs.fileno(), os.getpid(), -1)]
+        script = str(Path(packages()["gnomon_runtime"], "bootstrap.py"))
+        command = [sys.executable, "-I", "-u", script, ORDER, *numbers]
+        with subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True) as zygote:
+            message, _ = packets.receive(ours)
+            assert message["event"] == "warm"
+            # The child's number comes last: on a busy machine this process may look too late to see the one between.
+            while not (children(zygote.pid) or select.select([ours], [], [], 0)[0]):
+                pass
+            zygote.kill()
+    return zygote.pid
+
+
+def group(number: int) -> list[int]:
+    """The living processes of this process group: forks stay in their zygote's until their order comes."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(of) == number and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_zygote_that_is_killed_while_it_forks_leaves_no_process() -> None:
+    for _ in range(ROUNDS):
+        zygote = kill_while_it_forks()
+        end_s = time.monotonic() + ENDS_S
+        while (left := group(zygote)) and time.monotonic() < end_s:
+            time.sleep(0.01)
+        for pid in left:
+            os.kill(pid, 9)
+        assert left == []

@@ -1,24 +1,28 @@
-"""deploy/openfaas: accepted by a real API server, and as strict as it says.
-
-The cluster that is booted here enforces no NetworkPolicies, so they are read: what they would let through is worked out from
-their text. Where a network does enforce them, test_policies_enforced tries them.
-"""
+"""What is applied in deploy: accepted by a real API server, as strict as it says, with the roles that are used, and removable."""
 
 from __future__ import annotations
 
 import copy
 import ipaddress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from kubernetes import client
 
+from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY
+from gnomon_platforms.kubernetes import ownership
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
-from gnomon_platforms.kubernetes.resources import Scope
-from gnomon_platforms.openfaas.permissions import all_permissions
-from tests.cluster.client import Cluster
+from gnomon_platforms.kubernetes.resources import Permission, Scope
+from gnomon_platforms.nodes.coordinators import POOLS
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, all_permissions
+from gnomon_server import knative_autoscaler, kubernetes
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, documents, until
 from tests.cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
+from tests.kubernetes.access import EVERYWHERE, Use, asked
+from tests.kubernetes.conftest import plane
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
@@ -167,3 +171,102 @@ def test_nothing_that_is_applied_is_left_out_of_the_kustomization() -> None:
     listed = yaml.safe_load((DEPLOY / "openfaas" / "kustomization.yaml").read_text())["resources"]
     files = {path.name for path in Path(DEPLOY / "openfaas").glob("*.yaml")} - {"kustomization.yaml"}
     assert set(listed) == files
+
+
+KNATIVE, OPENFAAS = DEPLOY / "knative", DEPLOY / "openfaas"
+
+
+@pytest.mark.parametrize(
+    ("folder", "table", "system"),
+    [
+        (KNATIVE / "autoscaler", AUTOSCALER, "knative-serving"),
+        (KNATIVE / "gateway", GATEWAY, "knative-serving"),
+        (OPENFAAS / "coordinator", POOLS, "openfaas"),
+        (OPENFAAS, PERMISSIONS, "openfaas"),
+    ],
+)
+def test_roles_grant_exactly_what_is_used(folder: Path, table: tuple[Permission, ...], system: str) -> None:
+    spaces = {Scope.CLUSTER: EVERYWHERE, Scope.SYSTEM: system, Scope.NODES: "gnomon-nodes", Scope.FUNCTIONS: "openfaas-fn"}
+    wanted = {
+        Use(spaces[permission.scope], permission.group, permission.resource, verb)
+        for permission in table
+        for verb in permission.verbs
+    }
+    assert wanted == asked(folder / "access.yaml")
+    assert all(permission.why for permission in table)
+    rules = [rule for document in documents(folder / "access.yaml") for rule in document.get("rules", ())]
+    named = {
+        (group, resource): rule.get("resourceNames", [""])
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert all(named[permission.group, permission.resource] == [permission.only] for permission in table if permission.only)
+
+
+GNOMON, SERVING = "openfaas", "knative-serving"
+WITHOUT_NAMESPACE = "clusterroles,clusterrolebindings,csidrivers,priorityclasses,namespaces,persistentvolumes"
+INSIDE = (
+    "deployments,services,roles,rolebindings,poddisruptionbudgets,serviceaccounts,pods,replicasets,networkpolicies,"
+    "leases,configmaps,secrets,persistentvolumeclaims"
+)
+ROOTS = "configmap/kube-root-ca.crt"
+"""Kubernetes' own, in every namespace some time after it was made."""
+LED = '{"spec":{"holderIdentity":"one","leaseDurationSeconds":15,"leaseTransitions":4}}'
+FOLDERS = [
+    "openfaas",
+    "openfaas/coordinator",
+    "openfaas-models",
+    "knative",
+    "knative/autoscaler",
+    "knative/gateway",
+    "knative-models",
+]
+
+
+@pytest.fixture(scope="module")
+def kubectl_with_controllers(compiled: build.Programs) -> Iterator[Kubectl]:
+    """A cluster whose namespaces end once they are empty, with the namespace of Knative's own."""
+    with plane(controllers=True) as cluster:
+        cluster.core.create_namespace({"metadata": {"name": SERVING}})
+        until(lambda: cluster.core.list_namespaced_service_account(SERVING).items, "the service account")
+        yield Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
+
+
+def there(kubectl: Kubectl) -> set[str]:
+    """The names of all that an installation could leave behind."""
+    everywhere = kubectl("get", WITHOUT_NAMESPACE, "-o", "name").split()
+    return {*everywhere, *kubectl("get", INSIDE, "-n", SERVING, "-o", "name").split()} - {ROOTS}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_manifests_are_reapplied_and_deleted(kubectl_with_controllers: Kubectl, folder: str) -> None:
+    kubectl, path = kubectl_with_controllers, str(Path(DEPLOY, folder))
+    before = there(kubectl)
+    kubectl("apply", "--validate=strict", "-k", path)
+    made = there(kubectl)
+    assert made > before
+    leases = sorted(name for name in made - before if name.startswith("lease."))
+    for lease in leases:
+        kubectl("patch", lease, "-n", SERVING, "--type=merge", "-p", LED)
+    # Nothing that is there would be changed by the same again; kubectl fails where there is a difference.
+    kubectl("diff", "-k", path)
+    assert "created" not in kubectl("apply", "-k", path)
+    for lease in leases:
+        held = kubectl("get", lease, "-n", SERVING, "-o", "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}")
+        assert held == "one 4", "who leads goes on"
+    kubectl("delete", "-k", path, "--timeout=100s")
+    until(lambda: there(kubectl) == before, f"nothing of {folder} to be left")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("openfaas", ("Lease", GNOMON, kubernetes.LEASE)),
+        ("openfaas", ("ConfigMap", GNOMON, ownership.NAME)),
+        ("knative/autoscaler", ("Lease", SERVING, knative_autoscaler.LEASE)),
+    ],
+)
+def test_lease_belongs_to_its_installation(kustomized: Kustomized, folder: str, name: tuple[str, str, str]) -> None:
+    """An object that a process made for itself would remain when the rest is deleted."""
+    assert name in kustomized(DEPLOY / folder)

@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from kubernetes import client
 
 from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
@@ -29,13 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @pytest.fixture(autouse=True)
-def knative(cluster: Cluster) -> None:
-    try:
-        cluster.core.read_namespace("knative-serving")
-    except client.ApiException as error:
-        if error.status != 404:
-            raise
-        pytest.skip("this cluster has no Knative")
+def knative(cluster: Cluster, with_knative: None) -> None:
     config = cluster.core.read_namespaced_config_map("config-observability", "knative-serving").data or {}
     if config.get("metrics-protocol") != "prometheus":
         pytest.skip("its activators do not tell what waits at them: metrics-protocol in config-observability is not prometheus")

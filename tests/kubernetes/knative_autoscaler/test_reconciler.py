@@ -1,4 +1,4 @@
-"""The class `gnomon` on a real API server: what it writes, and that it goes on after anything."""
+"""The class `gnomon` on a real API server: what it writes, its pages, and that it goes on after anything."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from random import Random
 from typing import Any, cast
 
 import aiohttp
+import pytest
 from kubernetes import client
 
+from gnomon_core.functions import FunctionKey
 from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
+from gnomon_platforms.kubernetes import conflicting_autoscalers
+from gnomon_platforms.kubernetes import events as recorded
+from gnomon_platforms.kubernetes.client import connect
+from gnomon_platforms.kubernetes.conflicting_autoscalers import ConflictingAutoscalers
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster.client import Cluster
-from tests.kubernetes.kinds import conflicting_autoscaler
+from tests.kubernetes.kinds import SCALED_OBJECTS, conflicting_autoscaler, define
 from tests.kubernetes.knative_autoscaler.played_knative import PA, REVISION, SERVING, SKS, PlayedKnative
 
 K = "autoscaling.knative.dev/"
@@ -338,3 +344,101 @@ async def test_a_policy_that_makes_shadows_is_told_what_it_lacks(knative_kinds: 
         policy = knative.condition("f-00001", "ScalingPolicy")
         assert policy["reason"] == "kpa"
         assert "resnet50 has none here" in policy["message"]
+
+
+KEDA = ("keda.sh", "v1alpha1")
+
+
+async def test_kedas_objects_are_seen_that_were_not_known_of_when_we_started(
+    own_plane: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conflicting_autoscalers, "ASK_AGAIN_S", 0.2)
+    own_plane.core.create_namespace({"metadata": {"name": "users"}})
+    api, figlet = connect(own_plane.kubeconfig), FunctionKey("figlet", "users")
+    watched = ConflictingAutoscalers(api, None, lambda _: None)
+    await watched.start()
+    try:
+        await asyncio.to_thread(define, own_plane, SCALED_OBJECTS)
+        theirs = {
+            "apiVersion": "/".join(KEDA),
+            "kind": "ScaledObject",
+            "metadata": {"name": "theirs"},
+            "spec": {"scaleTargetRef": {"name": "figlet"}},
+        }
+        await asyncio.to_thread(own_plane.custom.create_namespaced_custom_object, *KEDA, "users", "scaledobjects", theirs)  # type: ignore[call-arg]
+        await until(lambda: watched.of(figlet) is not None, "it has been seen")
+        extensions: Any = client.ApiextensionsV1Api(own_plane.api)
+        await asyncio.to_thread(extensions.delete_custom_resource_definition, "scaledobjects.keda.sh")
+        await until(lambda: watched.of(figlet) is None, "it has gone with its kind")
+    finally:
+        await watched.stop()
+        api.close()
+
+
+async def test_an_event_that_the_cluster_has_forgotten_is_made_again(
+    knative_kinds: Cluster, knative: PlayedKnative, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conflicting_autoscalers, "ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(conflicting_autoscalers, "REMIND_S", 0.5)
+    monkeypatch.setattr(recorded, "AGAIN_S", 0.25)
+    core = knative_kinds.core
+
+    def events() -> list[str]:
+        return [event.metadata.uid for event in core.list_namespaced_event(knative.namespace).items]
+
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        create = client.AutoscalingV2Api(knative_kinds.api).create_namespaced_horizontal_pod_autoscaler
+        await asyncio.to_thread(create, knative.namespace, cast("Any", conflicting_autoscaler("f-00001-deployment")))
+        await until(lambda: len(events()) == 1, "the Event")
+        [first] = events()
+        await asyncio.to_thread(core.delete_collection_namespaced_event, knative.namespace)
+        await until(lambda: len(events()) == 1 and events() != [first], "another")
+
+
+@pytest.fixture
+async def user() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def test_page_names_the_node_of_each_body(
+    knative_kinds: Cluster, knative: PlayedKnative, user: aiohttp.ClientSession
+) -> None:
+    async with running(knative_kinds, knative) as service:
+        knative.revision("f-00001", {**QUICK, K + "min-scale": "2"}, replicas=2)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        url = f"http://127.0.0.1:{service.port}/instances/{knative.namespace}/"
+
+        async def page() -> list[dict[str, object]]:
+            async with user.get(url + "f-00001") as answer:
+                found: list[dict[str, object]] = json.loads(await answer.text())
+                return found
+
+        while [row["state"] for row in await page()] != ["ready", "ready"]:  # noqa: ASYNC110 - nobody tells when
+            await asyncio.sleep(0.05)
+        bodies = await page()
+        pods = knative_kinds.core.list_namespaced_pod(knative.namespace, label_selector=f"{REVISION}=f-00001").items
+        assert {body["pod"]: body["node"] for body in bodies} == {pod.metadata.name: pod.spec.node_name for pod in pods}
+        assert {(body["kind"], json.dumps(body["shadows"])) for body in bodies} == {("body", "[]")}
+        async with user.get(url + "another") as answer:
+            assert answer.status == 404
+        # As decisions, they are no business of whoever can reach the port.
+        async with user.get(url + "f-00001", headers={"Host": "evil.example"}) as answer:
+            assert answer.status == 403
+
+
+async def test_metrics_report_requests_to_the_api_server(
+    knative_kinds: Cluster, knative: PlayedKnative, user: aiohttp.ClientSession
+) -> None:
+    async with running(knative_kinds, knative) as service:
+        knative.revision("f-00001", {**QUICK, K + "min-scale": "2"})
+        await until(lambda: knative.replicas("f-00001") == 2, "two pods")
+        async with user.get(f"http://127.0.0.1:{service.port}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+    assert "gnomon_leading 1.0" in lines
+    figures = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert figures["gnomon_kubernetes_silence_seconds"] < 90.0
+    scaled = 'gnomon_kubernetes_requests_total{outcome="200",resource="deployments/scale",verb="PATCH"}'
+    assert figures[scaled] >= 1.0

@@ -15,27 +15,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from kubernetes import client
 from prometheus_client.parser import text_string_to_metric_families
 
-from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, GATEWAY_PORT
-from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster import envoy, settings
 from tests.cluster.client import Cluster
 from tests.cluster.knative import SERVING, condition
 from tests.cluster.phases import CannotBeHad
-from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, Ksvc, Load, knative
+from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, Ksvc, Load, knative, service
 
-__all__ = ["knative"]
+__all__ = ["knative", "service"]
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time to start pods
 SYSTEM = "knative-serving"
@@ -124,17 +121,6 @@ def gateways(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Gatew
     made.end()
     for address in (*ADDRESSES, INGRESS_ADDRESS):
         subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", settings.INTERFACE], check=False)
-
-
-@pytest.fixture
-async def service(cluster: Cluster, namespace: str) -> AsyncIterator[KnativeService]:
-    options = KnativeOptions(
-        kubeconfig=cluster.kubeconfig, scaled=AutoscalerOptions(namespace=namespace), lease_namespace=namespace
-    )
-    running = KnativeService(options, Random(1))
-    await running.start()
-    yield running
-    await running.stop()
 
 
 def led_to(cluster: Cluster, ours: Ksvc) -> set[str]:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import aiohttp
 import pytest
 
+from gnomon_core.wire import encode
+from gnomon_gateway.functions import manager
 from gnomon_platforms.knative.batching import channel as slots
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.testing import request_frame
+from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
-from tests.kubernetes.knative_batching.conftest import ENV, SECRET, Pods
-from tests.kubernetes.knative_batching.pods import QUEUE_PORT, TOKEN
+from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, SECRET, Pods
+from tests.kubernetes.knative_batching.pods import QUEUE_PORT, TOKEN, Pod
+from tests.kubernetes.replicas.bodies import MODEL, put_model
 
 GATEWAY = "gateway"
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "knative-gateway"}
@@ -256,3 +264,98 @@ async def test_a_pod_whose_node_never_comes_to_its_cores_serves_with_those_that_
             assert await call(user, b"x") == (200, b"x")
         assert [instance.cores for instance in gateway.platform.instances(f"f-00001.{knative.namespace}")] == [1]
         assert pods.seen[-1] == ("/gnomon/batch", 1)
+
+
+@pytest.mark.torch
+async def test_a_revisions_batches_are_as_large_as_its_models_profile_has_them_in_time(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    sample_s = await asyncio.to_thread(put_model, folder)
+    models = ServedModels(DirectoryRepository(folder), folder, folder / "profiles")
+    # Two and a half times what a sample takes: two are in time, and a third is not.
+    asked = {
+        **BATCHES,
+        "autoscaling.knative.dev/min-scale": "1",
+        "gnomon/model": f"{MODEL}@1",
+        "gnomon/slo-ms": str(round(2500 * sample_s)),
+        "gnomon/deadline-ms": "60000",
+    }
+    async with running(knative_kinds, knative), serving(knative_kinds, knative, models=models) as gateway:
+        knative.revision("f-00001", asked, env=ENV)
+        await until(lambda: largest(gateway, knative) == {2}, "batches of two")
+        async with ingress(gateway, knative, "f-00001") as user:
+            assert await call(user, b"x") == (200, b"x")
+        # Without the model's name nothing is foretold of it.
+        knative.revision("g-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
+        name = f"g-00001.{knative.namespace}"
+        await until(
+            lambda: (found := gateway.manager.directory.lookup(name)) and set(found.largest_batches().values()) == {8}, "of eight"
+        )
+        assert pods.batches == [1]
+
+
+@pytest.mark.torch
+async def test_a_model_that_is_measured_while_its_revision_serves_bounds_batches_from_then_on(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "REREAD_S", 0.2)
+    folder, later = tmp_path / "models", tmp_path / "later"
+    sample_s = await asyncio.to_thread(put_model, folder)
+    (folder / "profiles").rename(later)
+    models = ServedModels(DirectoryRepository(folder), folder, folder / "profiles")
+    asked = {
+        **BATCHES,
+        "autoscaling.knative.dev/min-scale": "1",
+        "gnomon/model": f"{MODEL}@1",
+        "gnomon/slo-ms": str(round(2500 * sample_s)),
+        "gnomon/deadline-ms": "60000",
+    }
+    async with running(knative_kinds, knative), serving(knative_kinds, knative, models=models) as gateway:
+        knative.revision("f-00001", asked, env=ENV)
+        await until(lambda: largest(gateway, knative) == {8}, "batches of eight")
+        async with ingress(gateway, knative, "f-00001") as user:
+            assert await call(user, b"x") == (200, b"x")
+        later.rename(folder / "profiles")
+        await until(lambda: largest(gateway, knative) == {2}, "batches of two")
+        assert pods.batches == [1]
+
+
+TOKENS = {"one": "the token of one", "two": "the token of two"}
+
+
+async def test_both_get_batches_and_neither_is_let_in_at_the_other(
+    knative_kinds: Cluster, knative: PlayedKnative, tmp_path: Path
+) -> None:
+    (tmp_path / "handler.py").write_text(HANDLER)
+    seen: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    addresses: dict[str, str] = {}
+
+    def begins(revision: str, address: str) -> Pod:
+        service = revision.partition("-")[0]
+        addresses[service] = address
+        return Pod(address, tmp_path, seen[service], token=TOKENS[service])
+
+    knative.begins = begins
+    secret = {"metadata": {"name": SECRET}, "stringData": TOKENS}
+    await asyncio.to_thread(knative_kinds.core.create_namespaced_secret, knative.namespace, secret)
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        for service in TOKENS:
+            env = [{"name": "GNOMON_BATCH_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": service}}}]
+            knative.revision(f"{service}-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=env)
+        for service in TOKENS:
+            async with ingress(gateway, knative, f"{service}-00001") as user:
+                assert await all_of(user, [b"x"] * 8) == [(200, b"x")] * 8
+            assert seen[service] == [("/gnomon/batch", 8)]
+        assert [await knocked(addresses["two"], TOKENS[service]) for service in TOKENS] == [401, 200]
+        assert [await knocked(addresses["one"], TOKENS[service]) for service in TOKENS] == [200, 401]
+
+
+async def knocked(address: str, token: str) -> int:
+    """The answer of a pod to a batch with this token."""
+    body = encode(request_frame(b"x"))
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session,
+        session.post(f"http://{address}:{QUEUE_PORT}/gnomon/batch", data=body) as answer,
+    ):
+        return answer.status

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -15,12 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from kubernetes.client import AutoscalingV2Api
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.interfaces import LogQuery, StoredFunction
+from gnomon_core.interfaces import LogQuery, StoredFunction, StoredNamespace
 from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.kubernetes.lease import Leader, Tenure
@@ -28,15 +31,17 @@ from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
+from gnomon_platforms.openfaas.permissions import WIDE
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder
 from tests.cluster import build
-from tests.cluster.client import Cluster, reached, until
+from tests.cluster.client import Cluster, Kubectl, reached, until
 from tests.contracts.test_platform import deployment, instance_of
-from tests.kubernetes.access import moment
-from tests.kubernetes.openfaas.as_gateway import ACCOUNT, FUNCTIONS, MAY, SYSTEM, installed_account
+from tests.kubernetes.access import EVERYWHERE, Use, asked, moment
+from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, FUNCTIONS, MAY, SYSTEM, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.waiting import until as holds
 
 OPTIONS = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, stored=True)
 
@@ -178,3 +183,47 @@ async def test_a_functions_pod_has_no_token_of_the_api_server(controlled: Cluste
     answer = await asyncio.to_thread(api.call, "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=body)
     assert answer["status"]["allowed"] is False
     await platform.stop()
+
+
+TEAM = "team-a"
+
+
+def roles(kubectl: Kubectl, folder: Path) -> Path:
+    """The roles of deploy/openfaas/cluster-wide, as a file."""
+    here = folder.resolve() / "wide"
+    here.mkdir()
+    parts = {"resources": DEPLOY, "components": DEPLOY / "cluster-wide"}
+    document = {field: [os.path.relpath(path, here)] for field, path in parts.items()}
+    (here / "kustomization.yaml").write_text(json.dumps(document))
+    made = [row for row in yaml.safe_load_all(kubectl("kustomize", str(here))) if row["kind"].startswith("ClusterRole")]
+    file = here / "roles.yaml"
+    file.write_text(yaml.safe_dump_all(made))
+    return file
+
+
+async def test_a_cluster_wide_gateway_may_do_beside_the_rest_what_it_does(
+    controlled: Cluster, compiled: build.Programs, tmp_path: Path
+) -> None:
+    file, began = roles(Kubectl(compiled.folder / "kubectl", controlled.kubeconfig), tmp_path), moment()
+    with installed_account(controlled, compiled, tmp_path, file) as kubeconfig:
+        api = await asyncio.to_thread(connect, kubeconfig)
+        store = await asyncio.to_thread(KubernetesStore, api)
+        platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0, stored=True))
+        await platform.start(Recorder())
+        # Made, changed, and let go of.
+        for labels in ({}, {"team": "a"}):
+            await asyncio.to_thread(store.put_namespace, StoredNamespace(TEAM, labels))
+        await holds(lambda: TEAM in [namespace.name for namespace in store.namespaces()], "it does not see what it made")
+        await asyncio.to_thread(store.delete_namespace, TEAM)
+        await platform.stop()
+        await asyncio.to_thread(store.close)
+        api.close()
+    controlled.core.delete_namespace(TEAM)
+    may, cluster_wide = (
+        asked(file),
+        {Use(EVERYWHERE, permission.group, permission.resource, verb) for permission in WIDE for verb in permission.verbs},
+    )
+    found = await asyncio.to_thread(ACCOUNT.uses, controlled, may, began)
+    assert found.refused == set(), "the roles lack this"
+    assert found.all - may == set(), "this is used, and not in the roles"
+    assert cluster_wide - found.all == set(), "this is asked for, and never used"

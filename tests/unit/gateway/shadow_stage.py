@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gnomon_core.errors import GnomonError
@@ -20,7 +20,7 @@ from gnomon_core.scaling import (
 )
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
-from gnomon_core.wire import Frame
+from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed, OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
@@ -44,6 +44,41 @@ class Silent:
 
     async def probe(self, timeout_s: float) -> bool:
         return True
+
+
+class Holding(Silent):
+    """A `BatchChannel` whose batches end when the test says so."""
+
+    def __init__(self) -> None:
+        self.ends: list[Callable[[Frame | None], None]] = []
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: object = None) -> None:  # type: ignore[override]
+        self.ends.append(done)
+
+    def end(self) -> None:
+        """Answer the oldest batch, which has one member."""
+        self.ends.pop(0)(Frame(Kind.RESULT, members=[Member(200, 1, b"", b"")]))
+
+
+class Client:
+    """A `Responder` that notes each outcome of its requests: the body of an answer, the code of an error."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[bytes | str] = []
+        self.errors: list[GnomonError] = []
+
+    def answer(self, member: Member, head: bytes) -> None:
+        self.outcomes.append(bytes(member.body))
+
+    def refuse(self, error: GnomonError) -> None:
+        self.outcomes.append(error.code)
+        self.errors.append(error)
+
+    def stream(self, frame: Frame) -> None:
+        raise AssertionError(frame)
+
+    def broken(self) -> None:
+        raise AssertionError("broken")
 
 
 class Scripted:

@@ -20,6 +20,7 @@ from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.channel import Batch as PendingBatch
 from gnomon_platforms.channel import Channel, ExchangeChannel, Outcome
+from tests.unit.gateway.shadow_stage import Client
 from tests.waiting import until
 
 
@@ -49,26 +50,6 @@ class Echo:
 
     def answer(self) -> None:
         self._answer()
-
-
-class Client:
-    """Hears each of its answers."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[bytes | str] = []
-
-    def answer(self, member: Member, head: bytes) -> None:
-        del head
-        self.outcomes.append(bytes(member.body))
-
-    def refuse(self, error: GnomonError) -> None:
-        self.outcomes.append(error.code)
-
-    def stream(self, frame: Frame) -> None:
-        raise AssertionError(frame)
-
-    def broken(self) -> None:
-        raise AssertionError("broken")
 
 
 class Served:

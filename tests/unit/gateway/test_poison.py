@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.scaling import CreateBody
 from gnomon_core.settings import Settings
-from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import MAX_QUARANTINED, QUARANTINE_S, Answer, Dispatcher, Effect, Quarantine, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
@@ -24,7 +22,7 @@ from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from tests.unit.gateway.shadow_stage import NAME, Client, Holding, Scaling, Scripted
 
 EVENTS = LaneKey("events", "f")
 
@@ -140,20 +138,6 @@ def deployment(process: str) -> FunctionSpec:
     return read_deployment({"service": "fn", "image": "i", "envProcess": process, "annotations": {"gnomon/deadline-ms": "1000"}})
 
 
-class Holding(Silent):
-    """A `BatchChannel` whose batch ends when the test says so."""
-
-    def __init__(self) -> None:
-        self.ends: list[Callable[[Frame | None], None]] = []
-
-    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: object = None) -> None:  # type: ignore[override]
-        del frame, stream
-        self.ends.append(done)
-
-    def end(self) -> None:
-        self.ends.pop()(Frame(Kind.RESULT, members=[Member(200, 1, b"", b"")]))
-
-
 class Stage:
     """A gateway with one function, whose handler takes five seconds."""
 
@@ -190,25 +174,11 @@ class Stage:
         assert runtime is not None
         return runtime
 
-    async def ask(self) -> Asked:
-        asked, now_s = Asked(), time.monotonic()
+    async def ask(self) -> Client:
+        asked, now_s = Client(), time.monotonic()
         self.runtime.submit(Request(self.runtime.event_lane, now_s, now_s + 1.0, responder=asked))
         await asyncio.sleep(0)
         return asked
-
-
-class Asked:
-    """The responder of a request; `refused` says why it was."""
-
-    def __init__(self) -> None:
-        self.refused = ""
-
-    def answer(self, member: Member, head: bytes) -> None: ...
-    def stream(self, frame: Frame) -> None: ...
-    def broken(self) -> None: ...
-
-    def refuse(self, error: GnomonError) -> None:
-        self.refused = error.code
 
 
 @pytest.fixture
@@ -221,7 +191,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def test_request_that_cannot_be_in_time_is_refused(stage: Stage) -> None:
-    assert (await stage.ask()).refused == "deadline_cannot_be_met"
+    assert (await stage.ask()).outcomes == ["deadline_cannot_be_met"]
 
 
 async def test_a_mended_one_gets_its_first_request(stage: Stage) -> None:
@@ -229,7 +199,7 @@ async def test_a_mended_one_gets_its_first_request(stage: Stage) -> None:
     stage.takes_five_seconds()  # the last one serves until the new one is ready
     channel = stage.ready("b2")
     await asyncio.sleep(0)
-    assert (await stage.ask()).refused == ""
+    assert (await stage.ask()).outcomes == []
     assert len(channel.ends) == 1
 
 

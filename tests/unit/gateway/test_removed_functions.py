@@ -1,7 +1,5 @@
 """Removed functions, and instances that a gateway has lost: what they execute is answered, and a successor is kept apart."""
 
-# ruff: noqa: ARG002 - who stands in for a seam takes what the seam gives
-
 from __future__ import annotations
 
 import asyncio
@@ -12,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest, StoredFunction
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, CreateShadow
-from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed, LostInstance, OtherReplicas
@@ -27,24 +23,14 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, PAIR, PersistentPlatform, Scaling, Scripted, Silent, Stage
-
-
-class Held(Silent):
-    """A `BatchChannel` whose batch ends when the test says so."""
-
-    def __init__(self) -> None:
-        self.done: list[Callable[[Frame | None], None]] = []
-
-    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: object = None) -> None:  # type: ignore[override]
-        self.done.append(done)
+from tests.unit.gateway.shadow_stage import NAME, PAIR, Client, Holding, PersistentPlatform, Scaling, Scripted, Silent, Stage
 
 
 class Removed:
     """A function that was removed while `b1` executes a request of it, and the one deployed in its place."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self.platform, self.channel = stage, stage.platform, Held()
+        self.stage, self.platform, self.channel = stage, stage.platform, Holding()
         self.old = stage.deployed
 
     async def begin(self) -> None:
@@ -62,12 +48,12 @@ class Removed:
 
     async def answer(self) -> None:
         """The request is answered."""
-        self.channel.done[0](Frame(Kind.RESULT, members=[Member(200, 1, b"", b"")]))
+        self.channel.end()
         await self.stage.settle()
 
     def ready(self, name: str) -> None:
         body = self.platform.there[name] = replace(self.platform.there[name], state=InstanceState.READY)
-        self.stage.instances.instance_ready(body, Held())
+        self.stage.instances.instance_ready(body, Holding())
 
 
 @pytest.fixture
@@ -109,24 +95,6 @@ async def test_adoption_leaves_the_instances_of_a_removed_function_alone() -> No
     assert removed.stage.instances.runtime_of("b1") is removed.old.runtime
     await removed.answer()
     assert removed.platform.destroyed == ["b1"]
-
-
-class Client:
-    """Whoever waits for an answer."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[str] = []
-        self.errors: list[GnomonError] = []
-
-    def answer(self, member: Member, head: bytes) -> None:
-        self.outcomes.append(head.decode())
-
-    def refuse(self, error: GnomonError) -> None:
-        self.outcomes.append(error.code)
-        self.errors.append(error)
-
-    def stream(self, frame: Frame) -> None: ...
-    def broken(self) -> None: ...
 
 
 async def test_requests_of_a_removed_function_are_answered_when_it_is_gone(removed: Removed) -> None:
@@ -216,7 +184,7 @@ async def test_instance_lost_by_another_gateway_answers_what_it_executes_here_be
     """The other gateway was frozen, say, while it connected: the instance is well."""
     stage = Stage(PersistentPlatform())
     await stage.begin()
-    runtime, channel, clients = stage.deployed.runtime, Held(), (Client(), Client())
+    runtime, channel, clients = stage.deployed.runtime, Holding(), (Client(), Client())
     stage.instances.instance_ready(stage.platform.there["b1"], channel)
 
     def submit(client: Client) -> None:
@@ -230,11 +198,11 @@ async def test_instance_lost_by_another_gateway_answers_what_it_executes_here_be
     for _ in range(5):
         await asyncio.sleep(0)
     assert stage.platform.destroyed == []
-    channel.done[0](Frame(Kind.RESULT, members=[Member(200, 1, b"", b"")]))
+    channel.end()
     await stage.settle()
     assert (clients[0].errors, len(clients[0].outcomes)) == ([], 1)
     assert stage.platform.destroyed == ["b1"]
-    assert (len(channel.done), clients[1].outcomes) == (1, []), "the next request waits for the instance in its place"
+    assert (channel.ends, clients[1].outcomes) == ([], []), "the next request waits for the instance in its place"
     assert stage.scaling.forgiven == 1
     assert stage.log == ["gnomon: instance b1 is stopped: the connection timed out"]
     runtime.close()

@@ -22,7 +22,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from tests.unit.gateway.shadow_stage import NAME, Client, Scaling, Scripted, Silent
 
 KEY = FunctionKey("fn")
 REASON = "exit status 1; its log ends: Traceback (most recent call last): | File handler.py | ImportError: no handle()"
@@ -58,26 +58,6 @@ class Answering(Silent):
         done(Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[Member(200, 1, b"", b"") for _ in frame.members]))
 
 
-class Caller:
-    """A `Responder` that keeps what it was answered."""
-
-    def __init__(self) -> None:
-        self.error: GnomonError | None = None
-        self.answered = False
-
-    def answer(self, *_: object) -> None:
-        self.answered = True
-
-    def stream(self, *_: object) -> None:
-        raise AssertionError
-
-    def broken(self) -> None:
-        raise AssertionError
-
-    def refuse(self, error: GnomonError) -> None:
-        self.error = error
-
-
 class Stage:
     def __init__(self, folder: Path) -> None:
         self.platform, self.scaling, self.store = Full(), BackingOff(), SqliteStore(folder / "functions.db")
@@ -92,9 +72,9 @@ class Stage:
         )
         self.instances = self.manager.instances
 
-    async def call(self) -> Caller:
+    async def call(self) -> Client:
         """A call, as far as it goes at once."""
-        caller, runtime, now_s = Caller(), self.manager.directory.lookup("fn"), time.monotonic()
+        caller, runtime, now_s = Client(), self.manager.directory.lookup("fn"), time.monotonic()
         assert runtime is not None
         runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=caller))
         await asyncio.sleep(0)
@@ -133,10 +113,10 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 async def test_calls_wait_for_the_retry_after_one_failed_start(stage: Stage) -> None:
     await stage.fail()
     caller = await stage.call()
-    assert caller.error is None
+    assert caller.errors == []
     assert stage.problem() == ("function_cannot_start", False)
     stage.ready(await stage.start())
-    assert caller.answered
+    assert caller.outcomes
     assert stage.problem() is None
 
 
@@ -146,11 +126,11 @@ async def test_second_failed_start_refuses_calls_with_the_reason(stage: Stage) -
     await stage.fail()
     stage.scaling.backoff_s = 4.0
     for caller in (waited, await stage.call()):
-        assert caller.error is not None
-        assert (caller.error.status, caller.error.code) == (503, "function_cannot_start")
-        assert "ImportError: no handle() (exit status 1)" in caller.error.message
-        assert "Traceback" not in caller.error.message
-    assert (await stage.call()).error.retry_after_s == 4.0  # type: ignore[union-attr]
+        assert caller.errors
+        assert (caller.errors[0].status, caller.errors[0].code) == (503, "function_cannot_start")
+        assert "ImportError: no handle() (exit status 1)" in caller.errors[0].message
+        assert "Traceback" not in caller.errors[0].message
+    assert (await stage.call()).errors[0].retry_after_s == 4.0
     assert stage.problem() == ("function_cannot_start", True)
 
 
@@ -158,13 +138,13 @@ async def test_calls_are_refused_until_the_retried_start_is_ready(stage: Stage) 
     await stage.fail()
     await stage.fail()
     body = await stage.start()
-    assert (await stage.call()).error is not None
+    assert (await stage.call()).errors
     stage.ready(body)
     stage.instances.stop(stage.manager._functions[KEY], body.id)
     await stage.instances.settle()
     del stage.platform.there[body.id]
     stage.instances.instance_gone(body.id, "stopped")
-    assert (await stage.call()).error is None, "it does start: another one is worth waiting for"
+    assert (await stage.call()).errors == [], "it does start: another one is worth waiting for"
 
 
 async def test_a_deployment_forgets_failed_starts(stage: Stage) -> None:
@@ -172,7 +152,7 @@ async def test_a_deployment_forgets_failed_starts(stage: Stage) -> None:
     await stage.fail()
     await stage.manager.update(read_deployment({"service": "fn", "image": "i", "envVars": {"FIXED": "yes"}}))
     assert stage.problem() is None
-    assert (await stage.call()).error is None
+    assert (await stage.call()).errors == []
 
 
 async def test_no_capacity_refuses_calls_and_is_logged_once(stage: Stage) -> None:
@@ -182,8 +162,8 @@ async def test_no_capacity_refuses_calls_and_is_logged_once(stage: Stage) -> Non
         with pytest.raises(GnomonError):
             await stage.start()
     caller = await stage.call()
-    for error in (waiting.error, caller.error):
-        assert error is not None
+    assert (len(waiting.errors), len(caller.errors)) == (1, 1)
+    for error in waiting.errors + caller.errors:
         assert (error.status, error.code, error.message, error.retry_after_s) == (503, "no_capacity", FULL.message, 1.0)
     assert stage.problem() == ("no_capacity", True)
     told_in_log = [line.text for line in stage.logs.lines(LogQuery(KEY))]
@@ -196,10 +176,10 @@ async def test_a_want_of_room_for_more_does_not_refuse_calls_while_one_starts(st
     with pytest.raises(GnomonError):
         await stage.start()
     caller = await stage.call()
-    assert caller.error is None
+    assert caller.errors == []
     assert stage.problem() == ("no_capacity", False)
     stage.ready(body)
-    assert caller.answered
+    assert caller.outcomes
     assert stage.problem() is None, "one is wanted, and it is ready"
 
 
@@ -250,4 +230,4 @@ async def test_instance_killed_while_executing_is_no_failed_start(stage: Stage) 
         stage.instances.instance_gone(body.id, "ended by SIGKILL")
     assert stage.problem() is None
     await stage.start()
-    assert (await stage.call()).error is None
+    assert (await stage.call()).errors == []

@@ -22,7 +22,7 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, PersistentPlatform, Scaling, Scripted, Silent
+from tests.unit.gateway.shadow_stage import NAME, Client, PersistentPlatform, Scaling, Scripted, Silent
 from tests.waiting import until
 
 KEY = FunctionKey("fn")
@@ -71,25 +71,9 @@ class Channel(Silent):
             signature = SIGNATURES.get(self.model)
             inputs = [spec.to_json() for spec in signature.inputs] if signature is not None else None
             valid = (json.loads(frame.head)["inputs"] if frame.head else None) == inputs
-            members = [Member(200 if valid else 400, member.size, b"", self.model.encode()) for member in frame.members]
+            answer = (200, self.model.encode()) if valid else (400, b"other tensors")
+            members = [Member(answer[0], member.size, b"", answer[1]) for member in frame.members]
             done(Frame(Kind.RESULT, epoch=frame.epoch, members=members))
-
-
-class Client:
-    """A client, with the model that has answered or the error."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[tuple[int, str]] = []
-
-    def answer(self, member: Member, head: bytes) -> None:
-        del head
-        self.outcomes.append((member.code, bytes(member.body).decode()))
-
-    def refuse(self, error: GnomonError) -> None:
-        self.outcomes.append((error.status, error.code))
-
-    def stream(self, frame: Frame) -> None: ...
-    def broken(self) -> None: ...
 
 
 class Stage:
@@ -148,7 +132,7 @@ async def test_requests_are_executed_by_instances_of_the_model_that_they_were_ch
     old.execute()
     old.execute()
     new.execute()
-    assert [client.outcomes for client in (executing, waiting, later)] == [[(200, before)], [(200, before)], [(200, after)]]
+    assert [client.outcomes for client in (executing, waiting, later)] == [[before.encode()], [before.encode()], [after.encode()]]
     await until(lambda: stage.platform.destroyed == ["b1"])
 
 
@@ -158,7 +142,7 @@ async def test_request_waits_for_an_instance_of_the_new_model_although_an_old_on
     client = await stage.call()
     assert (client.outcomes, old.taken) == ([], [])
     stage.ready("b2", "wide").execute()
-    assert client.outcomes == [(200, "wide")]
+    assert client.outcomes == [b"wide"]
 
 
 async def test_new_instances_that_find_no_room_are_created_once_the_old_ones_have_ended(stage: Stage) -> None:
@@ -172,7 +156,7 @@ async def test_new_instances_that_find_no_room_are_created_once_the_old_ones_hav
     stage.gone("b1")
     await stage.manager.instances.apply(NAME, [CreateBody(1)])
     stage.ready("b1", "wide").execute()
-    assert client.outcomes == [(200, "wide")]
+    assert client.outcomes == [b"wide"]
 
 
 async def test_request_that_waits_for_the_first_instance_is_executed_by_it(stage: Stage) -> None:
@@ -183,7 +167,7 @@ async def test_request_that_waits_for_the_first_instance_is_executed_by_it(stage
     await asyncio.sleep(0)
     assert client.outcomes == []
     stage.ready("b1", "narrow").execute()
-    assert client.outcomes == [(200, "narrow")]
+    assert client.outcomes == [b"narrow"]
 
 
 @pytest.mark.parametrize("starts", [False, True])
@@ -196,7 +180,7 @@ async def test_request_without_an_instance_of_its_model_is_to_be_sent_again(stag
     if starts:
         stage.gone("b1")
     await until(lambda: client.outcomes)
-    assert client.outcomes == [(503, "function_updated")]
+    assert [(error.status, error.code) for error in client.errors] == [(503, "function_updated")]
 
 
 async def test_body_that_comes_long_after_the_update_is_to_be_sent_again(stage: Stage) -> None:
@@ -206,7 +190,7 @@ async def test_body_that_comes_long_after_the_update_is_to_be_sent_again(stage: 
     await until(lambda: stage.platform.destroyed == ["b1"])
     stage.gone("b1")
     client = await stage.call(found)
-    assert client.outcomes == [(503, "function_updated")]
+    assert [(error.status, error.code) for error in client.errors] == [(503, "function_updated")]
 
 
 async def test_function_is_counted_on_and_stays_ready(stage: Stage) -> None:
@@ -229,7 +213,7 @@ async def test_model_with_the_same_tensors_takes_over_waiting_requests(stage: St
     new = stage.ready("b2", "newer")
     new.execute()
     old.execute()
-    assert (waiting.outcomes, executing.outcomes) == ([(200, "newer")], [(200, "narrow")])
+    assert (waiting.outcomes, executing.outcomes) == ([b"newer"], [b"narrow"])
 
 
 async def test_instances_that_outlive_the_gateway_are_replaced_by_their_platform(tmp_path: Path) -> None:

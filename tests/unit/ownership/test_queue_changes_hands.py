@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
@@ -15,6 +14,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
+from tests.unit.gateway.shadow_stage import Client
 
 
 class OneInstance:
@@ -48,22 +48,6 @@ class OneInstance:
         self._answer()
 
 
-class Client:
-    def __init__(self) -> None:
-        self.got: list[str] = []
-
-    def answer(self, member: Member, head: bytes) -> None:
-        del head
-        self.got.append(bytes(member.body).decode())
-
-    def refuse(self, error: GnomonError) -> None:
-        self.got.append(error.code)
-
-    def stream(self, frame: Frame) -> None: ...
-
-    def broken(self) -> None: ...
-
-
 def runtime_with(instance: OneInstance, epoch: int = 3) -> FunctionRuntime:
     settings = Settings(max_batch=1)
     runtime = FunctionRuntime(FunctionKey("f"), settings, Immediate(), LearnedLatency(), epoch=epoch)
@@ -92,13 +76,13 @@ async def test_waiting_requests_move_and_executing_ones_finish() -> None:
     await turn()
     arrives = submit(runtime, b"arrives")  # in this very turn of the loop
     runtime.disown()
-    assert (waits.got, arrives.got, executes.got) == (["queue_moved"], ["queue_moved"], [])
+    assert (waits.outcomes, arrives.outcomes, executes.outcomes) == (["queue_moved"], ["queue_moved"], [])
     quiet = asyncio.ensure_future(runtime.wait_idle())
     await turn()
     assert not quiet.done()
     instance.answer()
     await asyncio.wait_for(quiet, 10)
-    assert executes.got == ["executes"]
+    assert executes.outcomes == [b"executes"]
     assert instance.executed == [(3, b"executes")]
     # Only what was answered counts as answered, and nothing is thought to be under way.
     assert (runtime.metrics.invocations, runtime.metrics.started - runtime.metrics.left) == (1, 1)
@@ -111,12 +95,12 @@ async def test_later_requests_are_forwarded_at_once() -> None:
     runtime.disown()
     late = submit(runtime, b"late")
     await turn()
-    assert (late.got, instance.executed) == (["queue_moved"], [])
+    assert (late.outcomes, instance.executed) == (["queue_moved"], [])
     runtime.own(5)
     again = submit(runtime, b"again")
     await turn()
     instance.answer()
-    assert (again.got, instance.executed) == (["again"], [(5, b"again")])
+    assert (again.outcomes, instance.executed) == ([b"again"], [(5, b"again")])
     runtime.close()
 
 
@@ -146,13 +130,13 @@ async def test_an_instance_that_knows_a_later_owner_executes_nothing_and_stays()
     instance.newest = 8
     refused, waits = submit(runtime, b"refused"), submit(runtime, b"waits")
     await turn()
-    assert (refused.got, waits.got, ended) == (["queue_moved"], ["queue_moved"], [8])
+    assert (refused.outcomes, waits.outcomes, ended) == (["queue_moved"], ["queue_moved"], [8])
     assert (instance.executed, runtime.ready, runtime.dispatcher.in_system) == ([], 1, 0)
     runtime.own(9, ended.append)
     served = submit(runtime, b"served")
     await turn()
     instance.answer()
-    assert (served.got, instance.executed) == (["served"], [(9, b"served")])
+    assert (served.outcomes, instance.executed) == ([b"served"], [(9, b"served")])
     runtime.close()
 
 
@@ -164,5 +148,5 @@ async def test_single_gateway_continues_from_an_instance_s_epoch() -> None:
     client = submit(runtime, b"goes on")
     await turn()
     instance.answer()
-    assert (client.got, instance.executed) == (["goes on"], [(8, b"goes on")])
+    assert (client.outcomes, instance.executed) == ([b"goes on"], [(8, b"goes on")])
     runtime.close()

@@ -1,4 +1,4 @@
-"""Policies of one's own, of both kinds and with settings of their own, as whoever installs their package meets them."""
+"""Policies on a running gateway: `gnomon` by learned latency, and those of a package that somebody has installed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.serve.conftest import GNOMON, Serving
+from tests.integration.serve.load import Load, echoing
 from tests.waiting import eventually
 
 PACKAGE = """
@@ -105,3 +106,34 @@ def test_own_policies_are_simulated() -> None:
     unnamed = subprocess.run([*command[:-8], *command[-4:]], capture_output=True, text=True, check=False)
     assert unnamed.returncode == 1
     assert "start Gnomon with `--policy exactly` to use it" in unnamed.stderr
+
+
+SLOW = "perl -pe select(undef,undef,undef,0.1)"
+"""Answers what it reads, a tenth of a second later; without blanks, at which a command line is cut."""
+CALLERS = 6
+
+
+def bodies(serving: Serving, name: str) -> int:
+    return int(serving.status(name).get("availableReplicas") or 0)
+
+
+def reasons(serving: Serving, name: str) -> list[str]:
+    records = serving.call("GET", f"/gnomon/functions/{name}/decisions").json()
+    return [record["reason"] for record in records if record["policy"] == "gnomon"]
+
+
+def test_a_burst_gets_bodies_by_learned_latency_and_every_request_its_answer(serving: Serving) -> None:
+    annotations = {"gnomon/autoscaler": "gnomon", "gnomon/slo-ms": "400", "gnomon/concurrency": "1"}
+    made = serving.deploy("waved", SLOW, annotations=annotations, labels={"com.openfaas.scale.max": "5"})
+    assert made.status in (200, 202), made.data
+    eventually(lambda: bodies(serving, "waved") == 1, "the first Body does not start")
+    assert serving.status("waved")["annotations"]["gnomon/autoscaler"] == "gnomon"
+    ask = echoing(serving, "waved")
+    assert ask(0, 0) == "ok"
+
+    # Each caller asks ten times a second at best: six of them are more than one Body answers within the objective, let alone two.
+    with Load(ask, CALLERS) as load:
+        eventually(lambda: bodies(serving, "waved") >= 3, "the burst gets no Bodies")
+        load.more(5 * CALLERS)
+        assert set(load.stop()) == {"ok"}
+    assert any("a Body answers" in reason and "replayed" in reason for reason in reasons(serving, "waved"))
