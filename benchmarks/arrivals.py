@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.changes import ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import fit
@@ -36,7 +37,6 @@ from gnomon_planner.samples import sample_of_counts, sample_of_times
 from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import Trace, read_trace
 
 Vector = npt.NDArray[np.float64]

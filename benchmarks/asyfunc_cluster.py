@@ -44,6 +44,7 @@ from typing import Any
 
 from benchmarks.programs import ROOT, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, write
+from benchmarks.simulation.opt import most_instances, with_opt, without_loading
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.mls import Configuration, configurations
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
@@ -55,7 +56,6 @@ from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.opt import most_instances, with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_platform import NodePlan

@@ -49,6 +49,7 @@ import numpy.typing as npt
 from benchmarks.buffer import PUBLISHED_BURSTY
 from benchmarks.programs import ROOT, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, write
+from benchmarks.simulation.markov import markov_arrivals
 from benchmarks.vanilla_lambda import cherry_picked, largest
 from gnomon_core.errors import bad_request
 from gnomon_core.lambda_pricing import MB_PER_CORE
@@ -63,7 +64,6 @@ from gnomon_planner.samples import sample_of_counts, sample_of_times
 from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK, ON_DEMAND_INSTANCE, FunctionResult
 from gnomon_simulator.simulated_platform import NodePlan

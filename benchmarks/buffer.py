@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from benchmarks.programs import ROOT, Pace, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_autoscaler.policies.batch.plans import BATCHES as PLANNED_BATCHES
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_planner.billing import LAMBDA, PerCall
@@ -43,7 +44,6 @@ from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Size, Space
 from gnomon_planner.validation import replay_buffer
-from gnomon_simulator.markov import markov_arrivals
 
 Vector = npt.NDArray[np.float64]
 

@@ -4,7 +4,7 @@
 
 220 s of Twitter mapped to 10 to 60, 120 or 250 queries per second, which wish the accuracy of ResNeXt-50 (0.776) within 1 s and
 accept that of ResNet-18 (0.698). Three ResNets' variants of Table 6 may run on four workers of eight CPU cores each, and no
-further ones. Everything is simulated by `gnomon_simulator.variant_simulation`, with the policies that applications have; the
+further ones. Everything is simulated by `benchmarks.simulation.variant_simulation`, with the policies that applications have; the
 numbers do not depend on the machine. The seeds draw the catalog and each query's time.
 """
 
@@ -15,13 +15,13 @@ from functools import partial
 from benchmarks.infaas_loads import DAY_MODELS, HOUR_START_S, LEAST_RPS, MODELS_S, QUICK_S, mapped, twitter
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
+from benchmarks.simulation.variant_catalogs import table_6_variants
+from benchmarks.simulation.variant_simulation import QueryKind, SimulatedApplication, System, simulate_application
+from benchmarks.simulation.variant_workers import Cluster
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
 from gnomon_autoscaler.policies.infaas.policy import FloorState, decide_with_floors
 from gnomon_core.variants import CPU, Query
 from gnomon_simulator.events import stream
-from gnomon_simulator.variant_catalogs import table_6_variants
-from gnomon_simulator.variant_simulation import QueryKind, SimulatedApplication, System, simulate_application
-from gnomon_simulator.variant_workers import Cluster
 
 PEAKS_RPS = (60.0, 120.0, 250.0)
 WORKERS = 4

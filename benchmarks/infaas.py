@@ -2,7 +2,7 @@
 
     python -m benchmarks.infaas [--quick] [--afresh] [--seeds N] [PART…]     resnet50, models, hour, day: all by default
 
-Everything is simulated: `gnomon_simulator.variant_simulation` serves the queries with the policies that applications have.
+Everything is simulated: `benchmarks.simulation.variant_simulation` serves the queries with the policies that applications have.
 Nothing is executed, and the numbers do not depend on the machine. There are three seeds, which draw the catalog's further
 variants, the order of the cold models, and every query's time and kind. Results are kept in .cache/benchmarks until the code
 changes that decides them, so that an interrupted run goes on where it was; --afresh forgets them.
@@ -24,11 +24,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.infaas_loads import LOADS, PATTERNS, MakeCase
 from benchmarks.programs import Pace, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, measured, write
+from benchmarks.simulation.variant_catalogs import table_2_variants
+from benchmarks.simulation.variant_simulation import SimulatedApplication, simulate_application
 from gnomon_autoscaler.policies.infaas import exact, greedy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
-from gnomon_simulator.variant_catalogs import table_2_variants
-from gnomon_simulator.variant_simulation import SimulatedApplication, simulate_application
 
 SOURCES = (
     "benchmarks/infaas_baselines.py",
@@ -37,9 +37,9 @@ SOURCES = (
     "core/gnomon_core/variant_scaling.py",
     "core/gnomon_core/variants.py",
     "gateway-plugin/gnomon_gateway/variants",
-    "simulator/gnomon_simulator/variant_simulation.py",
-    "simulator/gnomon_simulator/variant_workers.py",
-    "simulator/gnomon_simulator/variant_catalogs.py",
+    "benchmarks/simulation/variant_simulation.py",
+    "benchmarks/simulation/variant_workers.py",
+    "benchmarks/simulation/variant_catalogs.py",
 )
 SEEDS = (1, 2, 3)
 PARTS: Mapping[str, tuple[str, ...]] = {"resnet50": tuple(PATTERNS), "models": ("models",), "hour": ("hour",), "day": ("day",)}

@@ -36,6 +36,9 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks import infaas_baselines as baselines
+from benchmarks.simulation.variant_catalogs import GPU, INFERENTIA, NETWORKS, table_2_variants, table_6_variants
+from benchmarks.simulation.variant_simulation import QueryKind, System, demand_of
+from benchmarks.simulation.variant_workers import Cluster
 from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
@@ -43,9 +46,6 @@ from gnomon_core.variants import CPU, Query, Variant
 from gnomon_gateway.variants.selection import Rule
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace
-from gnomon_simulator.variant_catalogs import GPU, INFERENTIA, NETWORKS, table_2_variants, table_6_variants
-from gnomon_simulator.variant_simulation import QueryKind, System, demand_of
-from gnomon_simulator.variant_workers import Cluster
 
 TRACE = Path(__file__).parent / "traces" / "twitter_may25_1s.csv.gz"
 POPULAR = ("densenet121", "resnet50", "vgg16", "inceptionv3")

@@ -5,7 +5,7 @@
 Bursts of 1.6 and 3 times what one instance on one core serves, of 10 s each, five of them, after 0.6 times it; variants of one
 and two cores of a model, on one machine of 8 cores. Latencies, load times and pairs are those of the repository's profiles; the
 objective is three times the largest batch. Bodies start as the profile says, and in 1 s and 4.6 s beside it: pods take that long.
-Everything is simulated by `gnomon_simulator.variant_simulation`; the numbers do not depend on the machine.
+Everything is simulated by `benchmarks.simulation.variant_simulation`; the numbers do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from functools import partial
 
 from benchmarks.programs import ROOT, Pace, start, step
 from benchmarks.report import Figure, measured, write
+from benchmarks.simulation.variant_simulation import QueryKind, SimulatedPair, System, simulate_application
+from benchmarks.simulation.variant_workers import Cluster, WorkerKind
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
@@ -25,8 +27,6 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.variants import CORES, CPU, MEMORY_BYTES, Query, Variant
 from gnomon_simulator.traces import Trace
-from gnomon_simulator.variant_simulation import QueryKind, SimulatedPair, System, simulate_application
-from gnomon_simulator.variant_workers import Cluster, WorkerKind
 
 MODELS = ("efficientnet-lite0", "resnet50", "vgg16", "vit_b_16")
 STARTS_S: tuple[float | None, ...] = (None, 1.0, 4.6)

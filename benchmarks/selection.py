@@ -31,6 +31,7 @@ from operator import itemgetter
 
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
+from benchmarks.simulation.variant_catalogs import made_up_variants
 from gnomon_core.variants import Choice, Query, Variant, VariantState
 from gnomon_gateway.applications.queries import read_constraints
 from gnomon_gateway.variants.selection import (
@@ -44,7 +45,6 @@ from gnomon_gateway.variants.selection import (
     single_s,
     start_order,
 )
-from gnomon_simulator.variant_catalogs import made_up_variants
 
 
 @dataclass(frozen=True, slots=True)

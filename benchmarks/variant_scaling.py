@@ -25,12 +25,12 @@ from typing import TypeVar
 
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
+from benchmarks.simulation.variant_catalogs import made_up_variants
 from gnomon_autoscaler.policies.infaas.exact import solve
 from gnomon_autoscaler.policies.infaas.greedy import cover, printed
 from gnomon_autoscaler.policies.infaas.problem import ROUNDING, Options, Problem
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
 from gnomon_core.variants import Variant
-from gnomon_simulator.variant_catalogs import made_up_variants
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,7 @@ Each architecture is registered in `.cache/variants/models` with a head for digi
 engine and precision. What has been measured is in `.cache/benchmarks`: an interrupted run goes on where it was, and loses one
 measurement at most. A measurement that something else disturbed (a spread of more than 20 %) is repeated at the end, up to three
 times over all calls; the least disturbed one counts. The result, `variants.json`, is also what
-`gnomon_simulator.variant_catalogs.profiled_variants` reads. Where other programs use the same cores, run it as root under
+`benchmarks.simulation.variant_catalogs.profiled_variants` reads. Where other programs use the same cores, run it as root under
 `chrt -f 5`: they wait then while something is measured.
 
 **Weights.** EfficientNet-Lite's backbones have their ImageNet weights. The others have random ones, whose normalisations are
@@ -31,18 +31,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.profiled_variants import FORMAT, MeasuredEngine, engines_to_measure, measure_engine
 from benchmarks.programs import ROOT, Pace, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, measured, write
 from gnomon_core.engines import FP32, PRECISIONS, PROGRAM, REPORT, ChosenEngine, read_report, split_name
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
-from gnomon_core.profiled_variants import FORMAT, MeasuredEngine
 from gnomon_core.variants import Variant
 from gnomon_profiler.add import add_model
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.engines import add_engines, add_samples
 from gnomon_profiler.measuring.session import Machine, MeasuringProcess, this_machine
-from gnomon_profiler.measuring.variants import engines_to_measure, measure_engine
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_profiler.sample_sets import VALIDATION

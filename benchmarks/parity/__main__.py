@@ -22,13 +22,13 @@ from benchmarks import burst
 from benchmarks.parity import comparison, live, profiling
 from benchmarks.parity.live import Recorded
 from benchmarks.parity.page import BY_MODEL, SEED, Cell, Compared, figures, page
+from benchmarks.parity.recording import read_recording
 from benchmarks.programs import QUICK_RESULTS, RESULTS, ROOT, ended_well, step
 from benchmarks.report import FOLDER, ResultCache, machine, write
 from gnomon_core.clock import parse_time_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import read_settings
 from gnomon_simulator.commands import Progress
-from gnomon_simulator.parity import read_recording
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.replay_report import SUCCESSES
 from gnomon_simulator.simulated_platform import NodePlan

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.selection import Loaded, brute_force
+from benchmarks.simulation.variant_catalogs import made_up_variants
 from gnomon_core.variants import Query, VariantState
 from gnomon_gateway.variants.selection import Rule, VariantSelector
-from gnomon_simulator.variant_catalogs import made_up_variants
 
 STRAINED = (VariantState.OVERLOADED, VariantState.INTERFERED)
 

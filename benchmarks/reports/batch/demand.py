@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from benchmarks.arrivals import TRACE
 from benchmarks.buffer import PUBLISHED, PUBLISHED_BURSTY
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import sample_of_counts, sample_of_times
 from gnomon_planner.validation import replay_buffer
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import Trace, read_trace
 
 Vector = npt.NDArray[np.float64]

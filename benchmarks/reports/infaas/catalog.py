@@ -22,8 +22,8 @@ from benchmarks.reports.report import (
     table,
     unmeasured,
 )
+from benchmarks.simulation.variant_catalogs import VARIANTS_OF_FAMILY, profiled_variants
 from gnomon_core.variants import Variant
-from gnomon_simulator.variant_catalogs import VARIANTS_OF_FAMILY, profiled_variants
 
 COMMAND = "python -m benchmarks.variants"
 PAPER_ARCHITECTURES = 22

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from benchmarks.infaas import TABLE_3
 from benchmarks.reports.infaas.catalog import measured_variants
 from benchmarks.reports.report import Claim, Measured, Results, Section, Table, judged, table, unmeasured
+from benchmarks.simulation.variant_catalogs import table_2_variants
 from gnomon_autoscaler.policies.infaas import exact, greedy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import Variant
-from gnomon_simulator.variant_catalogs import table_2_variants
 
 PAPER_PLANS = ("two of A", "one of B", "two of B and one of C")
 PAPER_NAMES = ("A", "B", "C")

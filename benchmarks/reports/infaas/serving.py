@@ -13,7 +13,7 @@ import gnomon_simulator
 from benchmarks import infaas_loads
 from benchmarks.infaas_loads import LOADS, PATTERNS
 from benchmarks.reports.report import INK, SERIES, Claim, Measured, Picture, Results, Section, Step, judged, picture, unmeasured
-from gnomon_simulator.variant_simulation import simulate_application
+from benchmarks.simulation.variant_simulation import simulate_application
 
 SYSTEMS = {"models": ("clipper", "sm", "infaas"), "pattern": ("clipper_cpu", "clipper_gpu", "sm_cpu", "sm_gpu", "infaas")}
 ON_GPUS = ("clipper_gpu", "sm_gpu", "infaas")

@@ -26,11 +26,11 @@ from benchmarks.batch_baselines import (
     to_csv,
 )
 from benchmarks.programs import QUICK_RESULTS
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_core.errors import GnomonError
 from gnomon_planner.billing import LAMBDA, ProvisionedPrice
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Size
-from gnomon_simulator.markov import markov_arrivals
 
 LOOSE = Objective(1.0, 95.0)
 SECONDS = tuple(0.06 + 0.04 * batch for batch in range(1, 9))

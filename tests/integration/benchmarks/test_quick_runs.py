@@ -17,12 +17,12 @@ import torch
 from benchmarks import buffer, engine, twitter_day
 from benchmarks.programs import QUICK_RESULTS, ROOT
 from benchmarks.shadow.__main__ import NAMES, module_of
+from benchmarks.simulation.variant_catalogs import profiled_variants
 from benchmarks.twitter_day import CASES, HOUR_S, HOURS, Case, of_hour
 from gnomon_core.errors import GnomonError
 from gnomon_planner.numerics import Vector
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program
-from gnomon_simulator.variant_catalogs import profiled_variants
 
 LIMIT_S = 540
 SLOW = pytest.mark.slow

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_cli.commands.planning import EC2
 from gnomon_planner import billing
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_simulator.markov import markov_arrivals
 from tests.integration.cli.conftest import Recorder, Run
 
 SERVICE = ("--service-ms", "40,52,64,76")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.profiled_variants import engines_to_measure, measure_engine
 from gnomon_core.blocks import Layers
 from gnomon_core.engines import (
     AGREEMENT,
@@ -31,7 +32,6 @@ from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.add import add_model
 from gnomon_profiler.engines import add_engines, add_samples
 from gnomon_profiler.measuring.session import MeasuringProcess, this_machine
-from gnomon_profiler.measuring.variants import engines_to_measure, measure_engine
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.engine.graphs import GraphModel
 

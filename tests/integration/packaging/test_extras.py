@@ -55,8 +55,7 @@ PARTS = {
     "lambda": (["gnomon_platforms.aws_lambda"], []),
     "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_platforms.knative"], []),
     "node": (["gnomon_coordinator"], []),
-    # Arrivals drawn from a Markovian process need the planner's extra, and so do applications of variants.
-    "replay": (["gnomon_simulator"], ["gnomon_simulator.markov", "gnomon_simulator.variant_simulation"]),
+    "replay": (["gnomon_simulator"], []),
     "planner": (["gnomon_planner", "gnomon_autoscaler"], INTEGER_PROGRAMS),
     "infaas": (["gnomon_autoscaler.policies.infaas"], []),
     # Engines are extras of their own.

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.parity.recording import Parity, compare, read_recording
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.parity import Parity, compare, read_recording
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay import Plan, Target, replay
 from gnomon_simulator.replay_report import Outcome, Report, Token

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_autoscaler.controller import DECIDE_LIMIT_S
 from gnomon_autoscaler.policies.batch.plans import Planned, Task, plan_for
 from gnomon_autoscaler.runner import Runner
@@ -22,7 +23,6 @@ from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.maps import Map
 from gnomon_planner.validation import replay_buffer
-from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import read_trace
 from tests.refusals import refused
 from tests.timelines import play

@@ -14,13 +14,13 @@ from benchmarks.reports.infaas.__main__ import published_claims
 from benchmarks.reports.infaas.configurations import configured
 from benchmarks.reports.infaas.serving import reaches, windows
 from benchmarks.reports.report import rows_of
+from benchmarks.simulation.variant_catalogs import GPU, table_2_variants
+from benchmarks.simulation.variant_simulation import simulate_application
 from gnomon_core.errors import GnomonError
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
 from gnomon_core.variants import CPU
 from gnomon_gateway.variants.selection import satisfies
 from gnomon_simulator.traces import Trace
-from gnomon_simulator.variant_catalogs import GPU, table_2_variants
-from gnomon_simulator.variant_simulation import simulate_application
 
 
 def test_table_3_follows_from_table_2_by_program_and_heuristic() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.profiled_variants import DISTURBED, FORMAT, MeasuredEngine
+from benchmarks.simulation.variant_catalogs import profiled_variants
 from gnomon_core.errors import GnomonError
-from gnomon_core.profiled_variants import DISTURBED, FORMAT, MeasuredEngine
 from gnomon_core.variant_scaling import Demand
 from gnomon_core.variants import Query, Variant
-from gnomon_simulator.variant_catalogs import profiled_variants
 
 VARIANT = Variant(
     "r50-ort-4", "resnet50", "onnx", "fp32", 2, 4, 0.76, 1.5, {1: 0.03, 4: 0.1}, 400, 40.0, 2.0, devices={"gpu": 1.0}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_core.errors import GnomonError
 from gnomon_planner.changes import ArrivalWindow, Change, ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import POISSON, fit
@@ -25,7 +26,6 @@ from gnomon_planner.map_families import (
 from gnomon_planner.maps import Counting, Map
 from gnomon_planner.numerics import expm_generator, interpolated, stationary_of
 from gnomon_planner.samples import Estimate, Sample, sample_of_counts, sample_of_times, statistics_of_map
-from gnomon_simulator.markov import markov_arrivals
 from tests.processes import is_mmpp, superposed
 from tests.refusals import refused
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.simulation.markov import markov_arrivals
 from benchmarks.vanilla_lambda import unbatched_plan
 from gnomon_core.errors import GnomonError
 from gnomon_planner.billing import EC2, FARGATE, LAMBDA, PerCall, Provisioned, ProvisionedPrice
@@ -20,7 +21,6 @@ from gnomon_planner.plans import Choice, Plan, Size, Space
 from gnomon_planner.service_time import ratios_of_runs
 from gnomon_planner.sweep import Waits
 from gnomon_planner.validation import MAX_ARRIVALS, Objective, Trial, Window, instance_waits, replay_buffer, validate_plan
-from gnomon_simulator.markov import markov_arrivals
 
 BURSTS = Map.mmpp2((10.0, 120.0), (0.5, 0.5))
 SIZES = tuple(

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.simulation.markov import markov_arrivals
 from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import sample_of_times
 from gnomon_simulator.arrivals import constant, from_trace, poisson, read_demand, recorded, selected, stretch
 from gnomon_simulator.events import stream
-from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import Trace, read_trace
 from tests.processes import superposed
 

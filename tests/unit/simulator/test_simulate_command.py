@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.parity.recording import compare, read_recording
+from benchmarks.simulation.opt import most_instances
 from gnomon_core.errors import GnomonError
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.commands import ArrivalOptions, Progress, SimulateOptions, progress_text, simulate
-from gnomon_simulator.opt import most_instances
-from gnomon_simulator.parity import compare, read_recording
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay_report import Outcome, Report, Samples
 from gnomon_simulator.results import FunctionResult

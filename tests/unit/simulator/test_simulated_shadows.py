@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.simulation.opt import with_opt, without_loading
 from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
@@ -15,7 +16,6 @@ from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_core.scaling import Action, ChangeShadow, CreateBody, CreateShadow, DestroyBody, DestroyShadow, PromoteShadow, Resize
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled, read_profile
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.results import FunctionResult

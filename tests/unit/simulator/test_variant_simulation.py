@@ -8,14 +8,7 @@ from functools import partial
 import pytest
 
 from benchmarks import infaas_baselines as baselines
-from gnomon_autoscaler.policies.infaas import greedy
-from gnomon_autoscaler.policies.infaas.policy import FloorState, OverloadState, decide_in_overload, decide_with_floors
-from gnomon_autoscaler.policies.infaas.problem import Options
-from gnomon_core.errors import GnomonError
-from gnomon_core.variants import CPU, Query, Variant
-from gnomon_gateway.variants.selection import Rule
-from gnomon_simulator.traces import Trace
-from gnomon_simulator.variant_catalogs import (
+from benchmarks.simulation.variant_catalogs import (
     GPU,
     INFERENTIA,
     VARIANTS_OF_FAMILY,
@@ -23,14 +16,21 @@ from gnomon_simulator.variant_catalogs import (
     table_2_variants,
     table_6_variants,
 )
-from gnomon_simulator.variant_simulation import (
+from benchmarks.simulation.variant_simulation import (
     QueryKind,
     SimulatedApplication,
     SimulatedPair,
     System,
     simulate_application,
 )
-from gnomon_simulator.variant_workers import EC2_KINDS, Cluster, Workers
+from benchmarks.simulation.variant_workers import EC2_KINDS, Cluster, Workers
+from gnomon_autoscaler.policies.infaas import greedy
+from gnomon_autoscaler.policies.infaas.policy import FloorState, OverloadState, decide_in_overload, decide_with_floors
+from gnomon_autoscaler.policies.infaas.problem import Options
+from gnomon_core.errors import GnomonError
+from gnomon_core.variants import CPU, Query, Variant
+from gnomon_gateway.variants.selection import Rule
+from gnomon_simulator.traces import Trace
 
 A, B, C = sorted(table_2_variants(), key=lambda variant: variant.cost_per_s)
 INFAAS = System("infaas", greedy.decide, greedy.GreedyState())

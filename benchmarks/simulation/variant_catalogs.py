@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnomon_core.profiled_variants import read_profiled
+from benchmarks.profiled_variants import read_profiled
 from gnomon_core.variants import CPU, Variant
 
 INFERENTIA, GPU = "inferentia", "gpu"

@@ -40,6 +40,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.simulation.variant_workers import Cluster, Worker, Workers
 from gnomon_autoscaler.policies.infaas import workers as worker_policy
 from gnomon_core.errors import bad_request
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
@@ -48,7 +49,6 @@ from gnomon_gateway.variants.selection import Rule, VariantSelector
 from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace
-from gnomon_simulator.variant_workers import Cluster, Worker, Workers
 
 TICK_S: Final = 1.0
 WINDOW_S: Final = 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from benchmarks.simulation.variant_catalogs import GPU, INFERENTIA
 from gnomon_core.variant_scaling import WorkerObservation
 from gnomon_core.variants import CORES, CPU, MEMORY_BYTES, Variant, VariantState
-from gnomon_simulator.variant_catalogs import GPU, INFERENTIA
 
 
 @dataclass(frozen=True, slots=True)
