@@ -129,14 +129,19 @@ def test_policy_and_pods_are_switched_while_requests_flow_and_none_is_lost(gatew
 
 
 def test_a_rollout_restart_replaces_all_pods_and_loses_no_request(gateway: Gateway, controlled: Cluster) -> None:
+    def deployment() -> Any:
+        return controlled.apps.read_namespaced_deployment_status("echo", NAMESPACE).status
+
     deploy(gateway)
     available(gateway, 2)
+    # Pods that have not been ready for `minReadySeconds` count as unhealthy: a rolling update removes them first.
+    eventually(lambda: deployment().available_replicas == 2, "the pods never were available")
     before = uids(controlled)
     ready: list[int] = []
     serving: list[int] = []
 
     def replaced(before: set[str]) -> bool:
-        ready.append(controlled.apps.read_namespaced_deployment_status("echo", NAMESPACE).status.ready_replicas or 0)
+        ready.append(deployment().ready_replicas or 0)
         serving.append(gateway.status("echo")["availableReplicas"])
         return not before & uids(controlled)
 
