@@ -9,8 +9,8 @@ after a restart they are deployed again from the registered models. A variant ge
 model's profile or measured here; measured ones are stored with the model.
 
 Commands are validated in full before anything changes and durable when they return; members are reconciled in the background.
-Failures are reported by `describe` and retried with a back-off (`Attempts`). Members without a failure are reconciled again when
-their profile changes.
+Failures, such as a model store that hangs, are reported by `describe` and retried with a back-off (`Attempts`). Members without a
+failure are reconciled again when their profile changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gnomon_gateway.applications.measuring import measure, memory_of
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.service import FunctionDetail, FunctionService, FunctionStatus, KnownPolicies, unknown_function
-from gnomon_gateway.functions.validation import FunctionInputs
+from gnomon_gateway.functions.validation import MODEL_NOT_HERE, FunctionInputs
 from gnomon_gateway.metrics import FunctionMetrics, PairMetrics
 from gnomon_gateway.variants.selection import VariantSelector
 
@@ -61,6 +61,8 @@ RETRY_S = 10.0
 """The first back-off in seconds after a failure; it doubles after each attempt, up to `LONGEST_RETRY_S`."""
 LONGEST_RETRY_S = 300.0
 """The longest back-off, and the period of reconciling members without a failure: files may be added without an event."""
+REGISTER_S = 600.0
+"""The longest time that a registration waits for its model: capturing one takes half a minute, a download minutes."""
 MOST_DECISIONS = 1000
 MOST_MODELS = 100
 """The most registered models of one application."""
@@ -250,12 +252,13 @@ class Applications:
         Raises:
             GnomonError: 400 for a name that no application can have, or for variants that the model does not have; 404
                 `model_not_found`; 409 `model_registered` for another version of a registered model, `other_tensors` for a model
-                of another task, `function_exists` where the endpoint's name is taken.
+                of another task, `function_exists` where the endpoint's name is taken; 503 `model_not_here` after `REGISTER_S`.
 
         """
         check_name(application.name)
+        # Before the lock, which the commands of all applications share: the model may have to be captured.
+        model, inputs = await self._check_model(application, reference)
         async with self._changing:
-            model, inputs = await self._check_model(application, reference)
             others = self._models.get(application, {})
             existing = others.get(model)
             if existing is None:
@@ -526,7 +529,8 @@ class Applications:
         endpoint = self._endpoint_of(application)
         spec = endpoint.spec if endpoint is not None else endpoint_of(application)
         try:
-            inputs = await self._manager.inputs(catalogue.member_spec(spec, catalogue.first_candidate(reference, spec)))
+            candidate = catalogue.first_candidate(reference, spec)
+            inputs = await self._manager.inputs(catalogue.member_spec(spec, candidate), patience_s=REGISTER_S)
         except GnomonError as error:
             if error.code == "model_not_found":
                 raise not_found(error.code, error.message, error.hint) from error
@@ -653,7 +657,8 @@ class Applications:
                     needed |= await self._make_members(endpoint, registered)
                     endpoint.problems.pop(registered.model, None)
                 except GnomonError as error:
-                    self._report(endpoint, registered.model, str(error))
+                    # A model that is on its way is looked for again without anyone's doing: its hint is for deployments.
+                    self._report(endpoint, registered.model, error.message if error.code == MODEL_NOT_HERE else str(error))
                     needed |= {name for name, member in endpoint.members.items() if member.candidate.model == registered.model}
             for name in endpoint.members.keys() - needed:
                 member = endpoint.members.pop(name)

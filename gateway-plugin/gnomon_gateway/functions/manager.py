@@ -216,14 +216,14 @@ class Manager:
         """Raise a 400 `GnomonError` for policies that functions here cannot have."""
         self._checks.policy(settings)
 
-    async def inputs(self, spec: FunctionSpec) -> FunctionInputs:
-        """Check a function that is not deployed, and return its inputs.
+    async def inputs(self, spec: FunctionSpec, *, patience_s: float | None = None) -> FunctionInputs:
+        """Check a function that is not deployed, and return its inputs. Its model may take `patience_s` or `ANSWER_S` to come.
 
         Raises:
-            GnomonError: 400, with what is wrong.
+            GnomonError: 400, with what is wrong; 503 `model_not_here`.
 
         """
-        return await self._checks.spec(self._with_defaults(spec))
+        return await self._checks.spec(self._with_defaults(spec), patience_s=ANSWER_S if patience_s is None else patience_s)
 
     def _restarts(self, key: FunctionKey, version: int) -> None:
         self._background.begin(self.restart(key, version))
@@ -366,10 +366,10 @@ class Manager:
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
         """Store a function that is not served yet, and serve it: later, if its model takes long to come to this machine."""
         try:
-            # An application needs its members served when this returns.
-            inputs = await self._checks.spec(spec, patience_s=None if spec.key in self.members else ANSWER_S)
+            inputs = await self._checks.spec(spec, patience_s=ANSWER_S)
         except GnomonError as error:
-            if error.code != MODEL_NOT_HERE:
+            # An application needs its members served when this returns, and deploys them again otherwise.
+            if error.code != MODEL_NOT_HERE or spec.key in self.members:
                 raise
             self._pending_restore.add(await self._keep_new(spec, created_at), error.message)
             return

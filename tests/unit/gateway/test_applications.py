@@ -20,7 +20,9 @@ from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.scaling import CreateBody, DestroyBody
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.applications import service
 from gnomon_gateway.applications.service import Applications, Endpoint
+from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.store import SqliteStore
 from tests.refusals import refused
@@ -104,14 +106,20 @@ class OnDemand(Scaling):
 
 
 class Stage:
-    """A gateway with applications."""
+    """A gateway with applications. A model that is `stuck` is not read before `answers` is set."""
 
     def __init__(self, folder: Path) -> None:
         self.platform = Models()
         self.scaling = OnDemand(self.platform)
+        self.stuck: set[str] = set()
+        self.answers = asyncio.Event()
         self.store = SqliteStore(folder / "functions.db")
-        self.manager = self.scaling.manager = Manager(self.store, self.platform, self.scaling)
+        self.manager = self.scaling.manager = Manager(self.store, self.platform, self.scaling, fetch_model=self._fetch)
         self.applications = Applications(self.manager, self.manager, self.store, self.store)
+
+    async def _fetch(self, model: str) -> None:
+        if model in self.stuck:
+            await self.answers.wait()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -190,6 +198,53 @@ async def test_variant_that_is_removed_while_it_is_measured_leaves_no_problem(st
     await until(lambda: not stage.endpoint.members and stage.endpoint.attempts.at_s > 0.0)
     await until(lambda: not stage.endpoint.measuring.locked())
     assert stage.problems == {}
+
+
+@pytest.fixture
+async def stuck(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """An application with a model whose store hangs, and another model."""
+    await stage.applications.register(KEY, MODEL, 0.5)
+    await until(lambda: stage.endpoint.application.members)
+    monkeypatch.setattr(manager, "ANSWER_S", 0.05)
+    stage.stuck.add(MODEL)
+    await stage.applications.register(KEY, "n@1", 0.6)
+    return stage
+
+
+async def test_model_whose_store_hangs_is_described_and_delays_no_other(stuck: Stage) -> None:
+    await until(lambda: len(stuck.endpoint.application.members) == 2, "not both models are served")
+    await until(lambda: stuck.problems == {MODEL: "Model m@1 is being captured or downloaded."})
+    assert [variant.candidate.model for variant in stuck.applications.application(KEY).variants if variant.variant] == [
+        MODEL,
+        "n@1",
+    ]
+    stuck.answers.set()
+    stuck.applications.reconcile(KEY)
+    await until(lambda: not stuck.problems)
+
+
+async def test_application_whose_model_store_hangs_can_be_changed_and_removed(stuck: Stage) -> None:
+    await stuck.applications.update(endpoint_of(KEY, {"gnomon/max-batch": "2"}))
+    await stuck.applications.unregister(KEY, MODEL)
+    await stuck.applications.forget(KEY)
+    assert stuck.store.functions() == []
+
+
+async def test_registration_of_a_model_that_takes_long_to_come_delays_no_other_application(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.stuck.add("n@1")
+    waiting = asyncio.create_task(stage.applications.register(KEY, "n@1", 0.6))
+    await asyncio.sleep(0)
+    await stage.applications.register(FunctionKey("trees"), MODEL, 0.5)
+    assert not waiting.done(), "it may be captured, which takes half a minute"
+    stage.answers.set()
+    assert (await waiting).model == "n@1"
+    stage.answers.clear()
+    monkeypatch.setattr(service, "REGISTER_S", 0.05)
+    with refused(503, "model_not_here"):
+        await stage.applications.register(FunctionKey("trees"), "n@1", 0.6)
+    assert [model.model for model in stage.applications.application(FunctionKey("trees")).models] == [MODEL]
 
 
 async def test_endpoint_that_is_removed_twice_at_once_is_not_found_the_second_time(stage: Stage) -> None:
