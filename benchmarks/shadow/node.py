@@ -33,7 +33,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.pairs import LocalShadow
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt
+from tests.platform_testing import NothingBuilt
 
 TIMEOUT_S = 60.0
 VERSION, EPOCH = 1, 1

@@ -1,6 +1,4 @@
-"""Change detection: keeps the last hour's arrivals and tests whether they still match the fitted process.
-
-`ArrivalWindow` keeps counts per second of the last hour (both can be chosen) in constant memory, for `samples.sample_of_counts`.
+"""Change detection: tests whether the last arrivals still match the fitted process.
 
 The test is a CUSUM in either direction. Per bin of Δ seconds with n arrivals, the evidence for a rate of λ(1 ± m) against λ is
 
@@ -33,8 +31,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +40,6 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.maps import Map
 from gnomon_planner.numerics import Array
 
-HOUR_S = 3600.0
 DAY_S = 86400.0
 BLOCK_BINS = 20
 """Bins of a block, around whose own mean the short dispersion is measured."""
@@ -230,39 +226,3 @@ def _jump_step(
         up_since_s=evidence.up_since_s if evidence.up > 0.0 else begun_s,
         down_since_s=evidence.down_since_s if evidence.down > 0.0 else begun_s,
     )
-
-
-class ArrivalWindow:
-    """Counts per bin of the last `window_s`, on a grid of `bin_s` from `start_s`."""
-
-    def __init__(self, start_s: float, window_s: float = HOUR_S, bin_s: float = 1.0) -> None:
-        if not (math.isfinite(start_s) and bin_s > 0.0 and window_s >= bin_s):
-            raise bad_request("bad_window", f"{window_s} s in bins of {bin_s} s.", "A window holds at least one bin above 0 s.")
-        self.bin_s = bin_s
-        self._start_s = start_s
-        self._counts: deque[int] = deque([0], maxlen=round(window_s / bin_s) + 1)
-        self._last = 0
-
-    def add(self, times_s: Iterable[float]) -> None:
-        """Add arrivals. Late ones count in their own bin, if that is still in the window."""
-        for time_s in times_s:
-            self._reach(time_s)
-            place = self._place(time_s) - self._last + len(self._counts) - 1
-            if place >= 0:
-                self._counts[place] += 1
-
-    def counts(self, now_s: float, since_s: float = -math.inf) -> tuple[int, ...]:
-        """The counts of the bins that have ended by `now_s`, from `since_s` on; the oldest first."""
-        self._reach(now_s)
-        first_s = self._start_s + (self._last - len(self._counts) + 1) * self.bin_s
-        skipped = max(0, math.ceil((since_s - first_s) / self.bin_s - 1e-9)) if since_s > first_s else 0
-        return tuple(self._counts)[skipped:-1]
-
-    def _place(self, time_s: float) -> int:
-        return math.floor((time_s - self._start_s) / self.bin_s)
-
-    def _reach(self, time_s: float) -> None:
-        ahead = self._place(time_s) - self._last
-        if ahead > 0:
-            self._counts.extend([0] * min(ahead, self._counts.maxlen or ahead))
-            self._last += ahead

@@ -14,8 +14,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import InstanceRequest, Platform
 from gnomon_core.pairs import Pair
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.testing import Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
+from tests.platform_testing import Recorder, answers, send
 
 BATCH = 4
 SPLIT = (0, 1, 1, 2)

@@ -18,7 +18,7 @@ from gnomon_platforms.knative.batching.platform import RevisionPlatform
 from gnomon_platforms.knative.batching.revisions import RevisionStore
 from gnomon_platforms.knative.resources import QUEUE_PORT, REVISION_LABEL
 from gnomon_platforms.kubernetes.client import Api
-from gnomon_platforms.testing import Recorder
+from tests.platform_testing import Recorder
 from tests.waiting import until
 
 NAMESPACE = "openfaas-fn"

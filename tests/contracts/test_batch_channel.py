@@ -25,8 +25,8 @@ from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.provider.channel import ChannelContext, ProviderChannel, Route
-from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
 from tests.integration.runtime.conftest import GUNICORN, TOKEN, free_port
+from tests.platform_testing import NoModels, Recorder, answers, request_frame, send
 from tests.waiting import until
 
 Instance = tuple[subprocess.Popen[bytes], socket.socket]

@@ -16,9 +16,9 @@ from gnomon_core.interfaces import BatchChannel, Explains, InstanceRequest, Plat
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 from tests.contracts.knative_world import KnativeWorld
 from tests.garbage import collected_only_when_asked, garbage, is_ours
+from tests.platform_testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 from tests.waiting import until
 
 Started = tuple[Platform, Recorder]

@@ -18,10 +18,10 @@ from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.interfaces import Platform
 from gnomon_core.pairs import Pair
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.couples import OTHER_SPLIT, SPLIT, Couple, coordinator, couple_on, near, small_network, stop_ends_both
 from tests.garbage import collected_only_when_asked, garbage, is_ours
+from tests.platform_testing import NothingBuilt, Recorder
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 

@@ -22,7 +22,7 @@ from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.openfaas import workloads
 from gnomon_platforms.openfaas.planning import Step
 from gnomon_platforms.openfaas.workloads import InstanceRecord, Workload
-from gnomon_platforms.testing import Recorder
+from tests.platform_testing import Recorder
 from tests.unit.kubernetes_platform.small_cluster import FakeCluster, SmallCluster
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})

@@ -10,17 +10,19 @@ Poisson processes of very different rates, for the claim that their rate does no
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.errors import bad_request
 from gnomon_planner.billing import LAMBDA, PerCall
-from gnomon_planner.changes import ArrivalWindow
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
@@ -33,6 +35,42 @@ KIB_PER_MB = 1024.0
 RATES = (1.0, 10.0, 100.0, 1000.0)
 SLO_S, PERCENT = 1.0, 95.0
 FIRST_HOUR = 9
+
+
+class ArrivalWindow:
+    """Counts per bin of the last `window_s`, on a grid of `bin_s` from `start_s`."""
+
+    def __init__(self, start_s: float, window_s: float = HOUR, bin_s: float = 1.0) -> None:
+        if not (math.isfinite(start_s) and bin_s > 0.0 and window_s >= bin_s):
+            raise bad_request("bad_window", f"{window_s} s in bins of {bin_s} s.", "A window holds at least one bin above 0 s.")
+        self.bin_s = bin_s
+        self._start_s = start_s
+        self._counts: deque[int] = deque([0], maxlen=round(window_s / bin_s) + 1)
+        self._last = 0
+
+    def add(self, times_s: Iterable[float]) -> None:
+        """Add arrivals. Late ones count in their own bin, if that is still in the window."""
+        for time_s in times_s:
+            self._reach(time_s)
+            place = self._place(time_s) - self._last + len(self._counts) - 1
+            if place >= 0:
+                self._counts[place] += 1
+
+    def counts(self, now_s: float, since_s: float = -math.inf) -> tuple[int, ...]:
+        """The counts of the bins that have ended by `now_s`, from `since_s` on; the oldest first."""
+        self._reach(now_s)
+        first_s = self._start_s + (self._last - len(self._counts) + 1) * self.bin_s
+        skipped = max(0, math.ceil((since_s - first_s) / self.bin_s - 1e-9)) if since_s > first_s else 0
+        return tuple(self._counts)[skipped:-1]
+
+    def _place(self, time_s: float) -> int:
+        return math.floor((time_s - self._start_s) / self.bin_s)
+
+    def _reach(self, time_s: float) -> None:
+        ahead = self._place(time_s) - self._last
+        if ahead > 0:
+            self._counts.extend([0] * min(ahead, self._counts.maxlen or ahead))
+            self._last += ahead
 
 
 def main(hours: int, hour_s: int, asked: dict[str, Any]) -> None:

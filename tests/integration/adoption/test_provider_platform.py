@@ -17,9 +17,9 @@ from gnomon_core.interfaces import StoredFunction, StoredNamespace
 from gnomon_platforms.provider.api import ProviderApi, ProviderOptions
 from gnomon_platforms.provider.catalog import Catalog, ProviderStore
 from gnomon_platforms.provider.platform import ProviderPlatform
-from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import PlatformContract, Started, World, deployment, instance_of
 from tests.integration.adoption.played_provider import PlayedProvider
+from tests.platform_testing import Recorder, answers, request_frame, send
 from tests.waiting import until
 
 ECHO = "echo.openfaas-fn"

@@ -15,7 +15,7 @@ from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.images import BuiltImages
-from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
+from tests.platform_testing import NoModels, NothingBuilt, Recorder
 
 
 class OnLambda:

@@ -16,7 +16,6 @@ import torch
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
@@ -30,10 +29,11 @@ from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.profiling import Measured, Table, path_of
 from gnomon_platforms.aws_lambda.resources import invoke_usd
 from gnomon_platforms.aws_lambda.testing.account import IMAGE, Account
-from gnomon_platforms.testing import NothingBuilt
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.scaling import ScalingAdapter
+from tests.platform_testing import NothingBuilt
+from tests.virtual_clock import VirtualClock
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -17,9 +17,9 @@ from gnomon_core.interfaces import BatchChannel, InstanceRequest, Platform
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.aws_lambda.testing.account import IMAGE, Account
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.platform_testing import NothingBuilt, Recorder, answers, send
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 SIDE = 64

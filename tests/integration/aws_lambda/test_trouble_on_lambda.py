@@ -19,7 +19,7 @@ from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
 from gnomon_platforms.aws_lambda.testing.account import Account, BuiltFolder
 from gnomon_platforms.aws_lambda.testing.service import Refusal
-from gnomon_platforms.testing import answers, request_frame, send
+from tests.platform_testing import answers, request_frame, send
 
 Start = Callable[..., Awaitable[Any]]
 Spec = Callable[..., FunctionSpec]

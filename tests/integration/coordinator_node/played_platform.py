@@ -20,9 +20,9 @@ from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.node_shadow import BodyPod, ShadowContext
 from gnomon_platforms.nodes.shadows import ShadowTracker
-from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
+from tests.platform_testing import Recorder
 from tests.waiting import until
 
 SPEC = read_deployment(

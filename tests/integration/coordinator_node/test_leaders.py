@@ -23,11 +23,11 @@ from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import PATIENT, SPLIT, TOKEN, Known, Node, asked_all_the_time
 from tests.integration.coordinator_node.played_platform import Platform, a_pair, leading, refusal
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
+from tests.platform_testing import Recorder
 from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]

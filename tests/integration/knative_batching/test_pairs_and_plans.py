@@ -36,9 +36,9 @@ from gnomon_platforms.knative.batching.revisions import RevisionFacts
 from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, with_buffer_plan
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.provider.channel import ChannelContext, Route
-from gnomon_platforms.testing import Recorder
 from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Asked, Script, event, serving
+from tests.platform_testing import Recorder
 from tests.waiting import until
 
 ADDRESS = "127.0.86.1"

@@ -26,10 +26,10 @@ from gnomon_platforms.common import open_session
 from gnomon_platforms.kubernetes import channel as http_channel
 from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, HttpChannel, NodeContact
 from gnomon_platforms.kubernetes.client import Api, Unreachable, connect
-from gnomon_platforms.testing import answers, request_frame, send
 from gnomon_runtime.serve import APPLICATION, SETTINGS
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 from tests.integration.runtime.conftest import free_port
+from tests.platform_testing import answers, request_frame, send
 from tests.waiting import eventually, until
 
 HANDLER = """

@@ -21,8 +21,8 @@ from gnomon_platforms.kubernetes.client import Api, Refused, Unreachable, resour
 from gnomon_platforms.kubernetes.connections import HOST, PORT, of_pod
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, resizes_pods
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from tests.integration.kubernetes_platform.scripted import Answer, Script, listed, refusal, serving
+from tests.platform_testing import Recorder
 
 
 def test_each_request_is_counted_by_how_it_ended() -> None:

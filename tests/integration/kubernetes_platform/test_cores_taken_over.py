@@ -15,8 +15,8 @@ from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
+from tests.platform_testing import Recorder
 from tests.pod_process import PodProcess, pod_process
 from tests.waiting import until
 

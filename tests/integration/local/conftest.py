@@ -11,7 +11,7 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel, InstanceRequest
 from gnomon_platforms.images import BuiltHandler
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
+from tests.platform_testing import NoModels, Recorder, answers, request_frame, send
 
 
 @dataclass

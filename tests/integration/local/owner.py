@@ -8,7 +8,7 @@ from pathlib import Path
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, request_frame
+from tests.platform_testing import NoModels, NothingBuilt, Recorder, request_frame
 
 
 def descendants(pid: int) -> list[int]:

@@ -13,9 +13,9 @@ from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelRepositor
 from gnomon_core.pairs import Pair
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.platform_testing import NothingBuilt, Recorder, answers, send
 from tests.waiting import until
 
 PAIR = Pair(1, (0, 1, 2), (0, 1, 1, 2))

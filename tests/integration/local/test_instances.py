@@ -30,9 +30,10 @@ from gnomon_platforms.local import instances
 from gnomon_platforms.local import supervision as local_supervision
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment, Supervision, SupervisionListener, packages
-from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
+from tests.platform_testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 from tests.waiting import eventually, until
 
+ROOT = Path(__file__).parents[3]
 Running = Any
 """The class of that name in conftest.py, which pytest does not let us import."""
 
@@ -177,8 +178,8 @@ def is_zygote(pid: int) -> bool:
 
 
 def test_a_sigkill_of_the_owner_leaves_no_process_behind(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("owner.py")
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path / "state")], stdout=subprocess.PIPE, text=True) as owner:
+    command = [sys.executable, "-m", "tests.integration.local.owner", str(tmp_path / "state")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pids = [int(text) for text in owner.stdout.readline().split()]
         assert len(pids) >= 15

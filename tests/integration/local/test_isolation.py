@@ -17,7 +17,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.launch import Limits, Sandbox
-from gnomon_platforms.testing import answers, request_frame, send
+from tests.platform_testing import answers, request_frame, send
 
 Running = Any
 """The class of that name in conftest.py, which pytest does not let us import."""

@@ -18,9 +18,9 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest, LendsCores, Platform
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.platform_testing import NothingBuilt, Recorder, answers, send
 from tests.refusals import refused
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]

@@ -18,13 +18,13 @@ from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_profiler.s3 import S3Repository
 from gnomon_server.machine import ModelFetcher
 from tests.contracts.small_models import two_blocks
 from tests.integration.local.pairs_running import Running, begun
+from tests.platform_testing import NothingBuilt, Recorder, answers, send
 
 pytestmark = pytest.mark.torch
 

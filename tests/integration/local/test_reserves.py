@@ -26,9 +26,9 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.local.pairs import CONTAINER_BYTES
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.platform_testing import NothingBuilt, Recorder, answers, send
 from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]

@@ -14,8 +14,8 @@ from pathlib import Path
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
+from tests.platform_testing import Recorder
 
 SPEC = deployment(annotations={"gnomon/cores": "1"})
 ALL_WRITTEN = 0

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gnomon_core.interfaces import BatchChannel
-from gnomon_platforms.testing import answers, request_frame, send
+from tests.platform_testing import answers, request_frame, send
 
 PAUSE_S = 0.02
 

@@ -15,11 +15,11 @@ from gnomon_core.interfaces import BatchChannel
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from tests.cluster.client import Cluster, until
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.faults.conftest import NAMESPACE, Breakable
 from tests.kubernetes.faults.serving import Load, load
+from tests.platform_testing import Recorder
 from tests.waiting import until as soon
 
 LIMIT_S = 120.0

@@ -15,11 +15,11 @@ from benchmarks.kubernetes.leader import chain
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.cluster.client import Cluster
 from tests.contracts.test_platform import instance_of
 from tests.kubernetes.faults import dying
 from tests.kubernetes.faults.conftest import NAMESPACE, Breakable, left
+from tests.platform_testing import Recorder, answers, request_frame, send
 
 SOME = 3
 MANY = 60

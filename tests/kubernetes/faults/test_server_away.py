@@ -18,7 +18,6 @@ from benchmarks.kubernetes.pods import Plane, booted
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from tests.cluster import build
 from tests.cluster.client import Cluster, reached
 from tests.contracts.test_platform import deployment, instance_of
@@ -31,6 +30,7 @@ from tests.kubernetes.knative_autoscaler.test_reconciler import K, running, unti
 from tests.kubernetes.knative_batching.conftest import ENV, Pods, pods
 from tests.kubernetes.knative_batching.test_serving_revisions import BATCHES, annotate, ingress, largest, serving
 from tests.kubernetes.knative_batching.users import Users
+from tests.platform_testing import Recorder
 
 AWAY_S, SOAK_S = 4.0, 60.0
 BACK_S = 150.0

@@ -18,7 +18,6 @@ from gnomon_core.wire import encode
 from gnomon_gateway.functions import manager
 from gnomon_platforms.knative.batching import channel as slots
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.testing import request_frame
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.cluster.client import Cluster
@@ -27,6 +26,7 @@ from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, ru
 from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, SECRET, Pods
 from tests.kubernetes.knative_batching.pods import QUEUE_PORT, TOKEN, Pod
 from tests.kubernetes.replicas.bodies import MODEL, put_model
+from tests.platform_testing import request_frame
 
 GATEWAY = "gateway"
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "knative-gateway"}

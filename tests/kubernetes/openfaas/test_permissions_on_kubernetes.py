@@ -34,13 +34,13 @@ from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.permissions import WIDE
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
-from gnomon_platforms.testing import Recorder
 from tests.cluster import build
 from tests.cluster.client import Cluster, Kubectl, reached, until
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.access import EVERYWHERE, Use, asked, moment
 from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, FUNCTIONS, MAY, SYSTEM, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.platform_testing import Recorder
 from tests.waiting import until as holds
 
 OPTIONS = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, stored=True)

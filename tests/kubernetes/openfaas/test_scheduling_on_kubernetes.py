@@ -13,13 +13,13 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.objects.names import DELETION_COST
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
-from gnomon_platforms.testing import answers, request_frame, send
 from tests.cluster.client import Cluster
 from tests.cluster.client import until as found
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.openfaas.conftest import NAMESPACE
 from tests.kubernetes.openfaas.kubelet import Kubelet
 from tests.kubernetes.openfaas.test_platform_on_kubernetes import begun
+from tests.platform_testing import answers, request_frame, send
 from tests.waiting import until
 
 FUNCTION = "echo.openfaas-fn"

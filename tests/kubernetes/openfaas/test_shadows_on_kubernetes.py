@@ -24,7 +24,6 @@ from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.cluster import build
 from tests.cluster.client import Cluster
@@ -33,6 +32,7 @@ from tests.integration.coordinator_node.node import TOKEN, Node
 from tests.kubernetes.access import asked, moment
 from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, FUNCTIONS, MAY, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet, condition
+from tests.platform_testing import Recorder
 from tests.waiting import eventually, until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

@@ -17,12 +17,13 @@ from gnomon_autoscaler.registry import BUILT_IN, replica_policy_plugin
 from gnomon_autoscaler.replica_policy import DesiredCount, Memory
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
-from gnomon_core.clock import VirtualClock, WallClock
+from gnomon_core.clock import WallClock
 from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, LoadCounters, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.timelines import running
+from tests.virtual_clock import VirtualClock
 
 T = TypeVar("T")
 EPOCH_S = 1_700_000_000.0

@@ -1,5 +1,6 @@
 """`gnomon`: the fewest Bodies that would have kept the objective, over virtual time and in replays of single windows."""
 
+import math
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from gnomon_autoscaler.policies.gnomon.policy import reaction, speed_of
 from gnomon_autoscaler.policies.gnomon.replay import (
     Rule,
     Speed,
-    answered_rps,
+    _Answers,
     cheapest,
     late_share,
     lost_by,
@@ -366,11 +367,16 @@ def test_on_off_load_is_cheaper_with_a_reaction_where_bodies_start_quickly_enoug
     assert (hasty.factor, hasty.floor) == (0.0, 10), "no reaction is in time: the floor carries the peak"
 
 
+def constant_rps(bodies: int, bins: int) -> np.ndarray:
+    """The throughput in each bin of a constant number of Bodies."""
+    return _Answers.of(np.full(bins, bodies), ONE_AT_A_TIME, 0.5, ONE_AT_A_TIME.load_s).rps(0.0, math.inf)
+
+
 @given(COUNTS, st.integers(1, 8), st.integers(0, 4))
 @settings(max_examples=60, deadline=None)
 def test_more_bodies_are_never_late_for_more(counts: list[float], bodies: int, more: int) -> None:
     points = window(counts, 0.5, 0.9)
-    few, many = (answered_rps(np.full(len(counts), number), ONE_AT_A_TIME, 0.5) for number in (bodies, bodies + more))
+    few, many = (constant_rps(number, len(counts)) for number in (bodies, bodies + more))
     assert late_share(points, 0.9, many) <= late_share(points, 0.9, few) + 1e-12
 
 
@@ -384,7 +390,7 @@ def test_a_rule_is_within_the_bounds_keeps_the_objective_where_any_does_and_is_t
     assert rule == cheapest(window(counts, 0.5, 0.9), ONE_AT_A_TIME, SLO_S, 0.001, least=least, most=most)
     assert least <= rule.floor <= most
     assert least <= rule.bodies <= most
-    all_rps = answered_rps(np.full(len(counts), most), ONE_AT_A_TIME, 0.5)
+    all_rps = constant_rps(most, len(counts))
     assert rule.loss <= max(0.001, late_share(points, 0.9, all_rps))
     steady = cheapest(points, ONE_AT_A_TIME, SLO_S, 0.001, least=least, most=most, reacts=False)
     assert rule.bodies <= steady.bodies or rule.loss < steady.loss

@@ -15,7 +15,6 @@ from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.runner import InheritedInstances, Runner, StartBackoff, observe, state_from_json, state_to_json
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction, Timeline
 from gnomon_autoscaler.windows import LoadWindows
-from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.json_types import JsonObject
 from gnomon_core.pairs import Pair
@@ -36,6 +35,7 @@ from gnomon_core.scaling import (
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.timelines import play, running
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, PROFILE, body, node
+from tests.virtual_clock import VirtualClock
 
 
 class Moody:

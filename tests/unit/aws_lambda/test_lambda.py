@@ -17,7 +17,6 @@ from botocore import exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import InstanceRequest, ModelRepository
@@ -43,8 +42,9 @@ from gnomon_platforms.aws_lambda.recipes import zip_package
 from gnomon_platforms.aws_lambda.resources import LambdaOptions, cores_of, invoke_usd, memory_mb
 from gnomon_platforms.aws_lambda.s3_transfer import ADDRESS_RENEWED_S, ReplyKey, ReplyKeys, S3Transfer
 from gnomon_platforms.images import BuiltImages
-from gnomon_platforms.testing import Recorder
 from tests.made_up_models import sold_by_memory
+from tests.platform_testing import Recorder
+from tests.virtual_clock import VirtualClock
 
 ROLE = "arn:aws:iam::123456789012:role/gnomon"
 

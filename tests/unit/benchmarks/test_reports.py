@@ -16,6 +16,7 @@ from benchmarks.reports.asyfunc_hours import table as hours_table
 from benchmarks.reports.batch import arrivals
 from benchmarks.reports.batch.__main__ import published_claims, published_facts
 from benchmarks.reports.batch.comparisons import COLOURS, COMPARISONS, PARTS, Comparison, claims
+from benchmarks.reports.batch.hosted import ArrivalWindow
 from benchmarks.reports.report import (
     INK,
     SERIES,
@@ -352,3 +353,31 @@ def test_minutes_are_read_where_they_were_kept(tmp_path: Path) -> None:
     minute = Minute(10.0, 0.1, None, 1.5)
     (tmp_path / MINUTES).write_text(to_csv([("Twitter, 1 h", "mark", [minute, minute]), ("Twitter, 1 h", "batch", [minute])]))
     assert arrivals.minutes(tmp_path) == {"Twitter, 1 h": {"mark": [minute, minute], "batch": [minute]}}
+
+
+def test_a_window_counts_what_arrived_and_forgets_what_is_old() -> None:
+    window = ArrivalWindow(100.0, window_s=5.0)
+    window.add([100.1, 100.9, 102.5])
+    assert window.counts(103.0) == (2, 0, 1)
+    # Late, but still inside.
+    window.add([101.5])
+    assert window.counts(103.0) == (2, 1, 1)
+    assert window.counts(103.0, since_s=102.0) == (1,)
+    window.add([107.2])
+    assert window.counts(108.0) == (0, 0, 0, 0, 1)
+    # Too late: nobody asks any more.
+    window.add([100.5])
+    assert window.counts(108.0) == (0, 0, 0, 0, 1)
+
+
+def test_an_unfinished_second_is_not_counted_yet() -> None:
+    window = ArrivalWindow(0.0)
+    window.add([0.1, 1.2, 1.3])
+    assert window.counts(1.9) == (1,)
+    assert window.counts(2.0) == (1, 2)
+
+
+def test_after_a_long_silence_the_window_is_empty() -> None:
+    window = ArrivalWindow(0.0, window_s=3.0)
+    window.add([0.5])
+    assert window.counts(1e9) == (0, 0, 0)

@@ -11,7 +11,6 @@ import pytest
 
 from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.workers import decide
-from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Node
 from gnomon_core.functions import FunctionKey
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
@@ -28,6 +27,7 @@ from gnomon_gateway.applications.controller import (
 )
 from gnomon_gateway.applications.service import LONGEST_RETRY_S, Attempts
 from gnomon_gateway.variants.states import Measurement
+from tests.virtual_clock import VirtualClock
 
 VARIANT = Variant("a@1/program/fp32/2", "a", "program", "fp32", 2, 4, 0.7, 0.5, {1: 0.02, 4: 0.05}, 1 << 20, 80.0, 2.0)
 

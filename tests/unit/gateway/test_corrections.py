@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.blocks import Block, Layers
-from gnomon_core.clock import VirtualClock
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.profiles import SAVE_EVERY_S, Corrections, ProfiledLatency
+from tests.virtual_clock import VirtualClock
 
 BLOCK = Block("all", 0, 1, ("x",), ("y",), ("w",), 1000, 8, splittable=True)
 WHOLE = LatencyTable({cores: {batch: 0.01 * batch / cores for batch in (1, 2, 4, 8)} for cores in (1, 2)})

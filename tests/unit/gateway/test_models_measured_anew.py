@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.blocks import Block, Layers
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
@@ -25,6 +24,7 @@ from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
 from gnomon_server.process import WORKER_THREADS
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from tests.virtual_clock import VirtualClock
 from tests.waiting import until
 
 MODEL, OTHER = "m@1", "n@1"

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
@@ -32,6 +31,7 @@ from gnomon_gateway.metrics import (
     MetricsPage,
 )
 from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
+from tests.virtual_clock import VirtualClock
 from tests.waiting import until
 
 

@@ -11,12 +11,13 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gnomon_core.clock import VirtualClock, rfc3339
+from gnomon_core.clock import rfc3339
 from gnomon_platforms.knative.autoscaler.cluster import KnativeCluster, PolicyLoop
 from gnomon_platforms.knative.autoscaler.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts
 from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, DesiredState, Observed, Route, plan
 from gnomon_platforms.knative.autoscaler.revision import serverless_service
 from gnomon_platforms.knative.autoscaler.rules import ClusterSettings, Rules, rules
+from tests.virtual_clock import VirtualClock
 
 EPOCH_S = 1_800_000_000.0
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gnomon_core.actuation import PartlyRefused
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, SetBufferPlan
@@ -19,6 +18,7 @@ from gnomon_platforms.knative.autoscaler.revision import ScaledRevision, Step
 from gnomon_platforms.knative.autoscaler.rules import ClusterSettings
 from gnomon_platforms.kubernetes.resources import REFUSED_S
 from tests.unit.knative_autoscaler.played import Played, cluster_of, pod, policies
+from tests.virtual_clock import VirtualClock
 
 ANNOTATION = "autoscaling.knative.dev/"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_core.clock import VirtualClock, WallClock
+from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.client import Refused, Unreachable
 from gnomon_platforms.kubernetes.lease import (
@@ -29,6 +29,7 @@ from gnomon_platforms.kubernetes.lease import (
 )
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Replace, Target, Writer
+from tests.virtual_clock import VirtualClock
 
 LEASE = Target(LEASES, "openfaas", "gnomon")
 

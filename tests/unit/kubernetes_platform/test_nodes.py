@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import read_deployment
@@ -20,6 +19,7 @@ from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraint
 from gnomon_platforms.nodes.coordinators import CoordinatorPod, coordinator_pod, load_besides_shadows
 from gnomon_platforms.nodes.node_shadow import BodyPod, adopted_shadow, pair_of, requested_shadow, should_contain
 from gnomon_platforms.openfaas.observed import ObservedCluster, OpenFaasOptions
+from tests.virtual_clock import VirtualClock
 
 GIB = 2**30
 

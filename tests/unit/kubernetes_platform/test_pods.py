@@ -27,7 +27,7 @@ from gnomon_platforms.kubernetes.resources import REFUSED_S
 from gnomon_platforms.openfaas.planning import Resize, Step
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.workloads import Workload
-from gnomon_platforms.testing import Recorder
+from tests.platform_testing import Recorder
 from tests.pod_process import PodProcess, pod_process
 from tests.unit.kubernetes_platform.small_cluster import FakeCluster, deployed, running
 from tests.waiting import until

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.reconciler import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RESYNC_S, Plan, Reconciler
+from tests.virtual_clock import VirtualClock
 
 CONFLICT = GnomonError(409, "kubernetes_conflict", "Somebody else has changed it.", "Try again.")
 QUOTA = GnomonError(503, "kubernetes_denied", "exceeded quota: small", "Raise the quota.")

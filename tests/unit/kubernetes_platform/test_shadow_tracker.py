@@ -21,8 +21,8 @@ from gnomon_platforms.nodes import client
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.node_shadow import BodyPod, ShadowContext
 from gnomon_platforms.nodes.shadows import ShadowTracker
-from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
+from tests.platform_testing import Recorder
 from tests.waiting import until
 
 BODY = BodyPod(

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from gnomon_core.background import Background
-from gnomon_core.clock import VirtualClock, rfc3339
+from gnomon_core.clock import rfc3339
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import InstanceRequest, StoredNamespace
@@ -26,8 +26,9 @@ from gnomon_platforms.kubernetes.writes import Create, Patch
 from gnomon_platforms.openfaas.planning import Furnish, Step
 from gnomon_platforms.openfaas.store import StoredNamespaces, marked, stored_namespace, unmarked
 from gnomon_platforms.openfaas.workloads import InstanceRecord, Workload
-from gnomon_platforms.testing import Recorder
+from tests.platform_testing import Recorder
 from tests.unit.kubernetes_platform.small_cluster import OPTIONS, SPEC, FakeCluster, deployed, pending, spec_of
+from tests.virtual_clock import VirtualClock
 
 
 class Written:

@@ -16,7 +16,7 @@ from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.images import ImageTable, bare_name
 from gnomon_platforms.local import recipes as local_recipes
 from gnomon_platforms.profile_files import ProfileFiles
-from gnomon_platforms.testing import NoModels, NothingBuilt
+from tests.platform_testing import NoModels, NothingBuilt
 from tests.refusals import refused
 
 

@@ -15,9 +15,9 @@ from gnomon_core.launch import Launch, Order, Sandbox
 from gnomon_core.wire import Frame, Kind, Member, encode
 from gnomon_platforms.local.instances import BURST_LINES, KEPT_LINES, MAX_LINE_BYTES, InstanceContext, LocalInstance, LogPipe
 from gnomon_platforms.local.pairs import LocalShadow
-from gnomon_platforms.testing import Recorder
 from gnomon_runtime import process
 from gnomon_runtime.process import ProcessApplication, RedirectApplication
+from tests.platform_testing import Recorder
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 META = b"PATCH\n/a/b\nx=1&y=2\nhost: example.org\ncontent-type: application/json\nx-my-header: one\nx-my-header: two\n"

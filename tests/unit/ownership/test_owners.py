@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_gateway.functions.function_runtime import FunctionDirectory
@@ -19,6 +18,7 @@ from gnomon_gateway.replicas.assignment import Attendance, Sighting, next_map
 from gnomon_gateway.replicas.peers import Peers, PeerSecret, read_peer_secret
 from gnomon_gateway.replicas.replica import ReplicaAgent, Reports
 from tests.ownership_boards import MemoryBoard
+from tests.virtual_clock import VirtualClock
 from tests.waiting import until
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulation.markov import markov_arrivals
 from gnomon_core.errors import GnomonError
-from gnomon_planner.changes import ArrivalWindow, Change, ChangeRule, CusumState, Reference, detect_change
+from gnomon_planner.changes import Change, ChangeRule, CusumState, Reference, detect_change
 from gnomon_planner.fit import POISSON, fit
 from gnomon_planner.map_families import (
     Chain,
@@ -715,31 +715,3 @@ def test_few_arrivals_with_empty_seconds_are_not_idle() -> None:
 def test_a_rule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(GnomonError, match="margin"):
         ChangeRule(**wrong)
-
-
-def test_a_window_counts_what_arrived_and_forgets_what_is_old() -> None:
-    window = ArrivalWindow(100.0, window_s=5.0)
-    window.add([100.1, 100.9, 102.5])
-    assert window.counts(103.0) == (2, 0, 1)
-    # Late, but still inside.
-    window.add([101.5])
-    assert window.counts(103.0) == (2, 1, 1)
-    assert window.counts(103.0, since_s=102.0) == (1,)
-    window.add([107.2])
-    assert window.counts(108.0) == (0, 0, 0, 0, 1)
-    # Too late: nobody asks any more.
-    window.add([100.5])
-    assert window.counts(108.0) == (0, 0, 0, 0, 1)
-
-
-def test_an_unfinished_second_is_not_counted_yet() -> None:
-    window = ArrivalWindow(0.0)
-    window.add([0.1, 1.2, 1.3])
-    assert window.counts(1.9) == (1,)
-    assert window.counts(2.0) == (1, 2)
-
-
-def test_after_a_long_silence_the_window_is_empty() -> None:
-    window = ArrivalWindow(0.0, window_s=3.0)
-    window.add([0.5])
-    assert window.counts(1e9) == (0, 0, 0)

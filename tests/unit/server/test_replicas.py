@@ -17,7 +17,6 @@ from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import Capabilities
@@ -36,6 +35,7 @@ from gnomon_server.scaling import MOST, SavedScalingState, ScalingAdapter, Scali
 from gnomon_server.store_changes import StoreChanges
 from tests.timelines import running
 from tests.unit.gateway.shadow_stage import NAME, Scripted
+from tests.virtual_clock import VirtualClock
 
 
 class Odd:

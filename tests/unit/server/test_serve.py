@@ -21,12 +21,12 @@ from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.machine import memory_and_disk
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.testing import NoModels, NothingBuilt
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server import machine, process
 from gnomon_server.machine import LocalBackend
 from gnomon_server.platforms import PLATFORMS, Backend, require
 from gnomon_server.process import FullCollections, check_disk_space, memory_is_short, next_collection_s, serve_until_signal
+from tests.platform_testing import NoModels, NothingBuilt
 from tests.refusals import refused
 from tests.waiting import TIMEOUT_S, until
 

@@ -266,11 +266,6 @@ def serving(counts: Counts, load_bins: int) -> Counts:
     return -_highest(-counts, load_bins + 1)
 
 
-def answered_rps(counts: Counts, speed: Speed, bin_s: float) -> Vector:
-    """The throughput of the serving Bodies in each bin, given the number that is wanted at its beginning."""
-    return _Answers.of(counts, speed, bin_s, speed.load_s).rps(0.0, math.inf)
-
-
 @dataclass(frozen=True, slots=True)
 class _Answers:
     """The throughput of Bodies in each bin: a share `part` of those that serve `later`, the rest of those that serve `soon`."""
