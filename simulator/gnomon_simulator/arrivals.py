@@ -33,9 +33,13 @@ from typing import Any
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_simulator.traces import Trace, from_the_first, open_text, read_table, read_trace, seconds
 
+MOST_ARRIVALS = 100_000_000
+"""A list of these takes 0.8 to 3 GB; a mistyped rate would take all memory."""
+
 
 def from_trace(trace: Trace, rng: random.Random) -> array[float]:
     """The arrivals of a trace, from second 0; machine numbers, 8 bytes each, because a day has millions."""
+    _check_count(sum(trace.counts))
     uniform = rng.random
     arrivals = array("d")
     for index, count in enumerate(trace.counts):
@@ -96,6 +100,16 @@ def selected(arrivals: Sequence[float], start_s: float = 0.0, duration_s: float 
 def _check(rate_rps: float, duration_s: float) -> None:
     if not (math.isfinite(rate_rps) and rate_rps > 0 and math.isfinite(duration_s) and duration_s >= 0):
         raise bad_request("bad_rate", f"Invalid rate {rate_rps} requests/s or duration {duration_s} s.", "Use positive numbers.")
+    _check_count(rate_rps * duration_s)
+
+
+def _check_count(count: float) -> None:
+    if count > MOST_ARRIVALS:
+        raise bad_request(
+            "too_many_arrivals",
+            f"{count:.3g} requests are more than the {MOST_ARRIVALS:.0e} of a run.",
+            "Choose a shorter stretch or a smaller scale.",
+        )
 
 
 HINT = "It holds t_seconds,count rows, a time stamp a line, JSON with counts and bin_s or times_s, or a table with a header."

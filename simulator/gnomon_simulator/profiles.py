@@ -36,6 +36,10 @@ class Noise:
     kind: str = "none"
     cv: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.cv) and self.cv >= 0):
+            raise bad_request("bad_noise", f"{self.cv} is no coefficient of variation.", "Use a number from 0.")
+
     def factor(self) -> Factor | None:
         """The generator of one batch's noise factor; None where every batch takes exactly its time in the table."""
         if self.kind == "none" or (self.kind == "lognormal" and self.cv == 0.0):
@@ -159,7 +163,7 @@ def read_profile(path: Path, weight_mode: str = "shared") -> Profile:
         if document.get("format") == FORMAT:
             return modelled(ModelProfile.from_json(document), weight_mode)
         profile = profile_from_json(document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _bad(path.name, f"cannot be read: {type(error).__name__}: {error}") from None
     if not profile.latency.seconds or min(min(row.values()) for row in profile.latency.seconds.values()) <= 0.0:
         raise _bad(path.name, "has no latency, or one of no time")

@@ -17,6 +17,7 @@ exact it was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import ipaddress
@@ -33,7 +34,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing.synchronize import Barrier
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import uvloop
 
@@ -85,13 +86,11 @@ class Target:
             GnomonError: 400 `bad_target`, or `remote_target` for one that is not this machine.
 
         """
-        parts = urlsplit(self.url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise bad_request("bad_target", f"{self.url!r} is not an http:// address.", "Write http://127.0.0.1:8080/path.")
+        parts = self._parts()
         port = parts.port or 80
         try:
             addresses = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-        except OSError:
+        except (OSError, UnicodeError):
             raise bad_request("bad_target", f"There is no host {parts.hostname!r}.", "Check its name.") from None
         host = str(addresses[0][4][0])
         if not self.allow_remote and not ipaddress.ip_address(host).is_loopback:
@@ -104,7 +103,7 @@ class Target:
 
     def message(self) -> bytes:
         """The raw HTTP request, with `{token}` as the place of the token."""
-        parts = urlsplit(self.url)
+        parts = self._parts()
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         token_bytes = self.body.count(TOKEN_PLACE) * (TOKEN_LENGTH - len(TOKEN_PLACE)) if self.check_token else 0
         headers = {"Host": parts.netloc, "Content-Length": str(len(self.body) + token_bytes), **self.headers}
@@ -113,7 +112,16 @@ class Target:
         lines = [f"{self.method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if any("\r" in line or "\n" in line for line in lines):
             raise bad_request("bad_target", "A header or the path holds a line break.", "Remove it.")
-        return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + self.body
+        if not "".join(lines).isascii():
+            raise bad_request("bad_target", "A header or the path holds other characters than ASCII.", "Write them as %C3%A9.")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
+
+    def _parts(self) -> SplitResult:
+        with contextlib.suppress(ValueError):  # brackets that are not closed, or a port above 65535
+            parts = urlsplit(self.url)
+            if parts.scheme == "http" and parts.hostname and parts.port != 0:
+                return parts
+        raise bad_request("bad_target", f"{self.url!r} is not an http:// address.", "Write http://127.0.0.1:8080/path.")
 
 
 class _Run:

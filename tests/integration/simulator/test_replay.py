@@ -19,6 +19,7 @@ from gnomon_simulator.commands import replay as replay_command
 from gnomon_simulator.events import stream
 from gnomon_simulator.replay import Plan, Target, replay, replay_apart
 from gnomon_simulator.replay_report import Outcome, Token, merged, read_samples
+from tests.refusals import refused
 
 
 class Server:
@@ -235,7 +236,14 @@ def test_closed_port_fails_each_request() -> None:
 
 @pytest.mark.parametrize(
     ("url", "code"),
-    [("http://192.0.2.1/", "remote_target"), ("https://127.0.0.1/", "bad_target"), ("127.0.0.1:80", "bad_target")],
+    [
+        ("http://192.0.2.1/", "remote_target"),
+        ("https://127.0.0.1/", "bad_target"),
+        ("127.0.0.1:80", "bad_target"),
+        ("http://[::1", "bad_target"),
+        ("http://127.0.0.1:99999/", "bad_target"),
+        (f"http://{'a' * 64}.example/", "bad_target"),
+    ],
 )
 def test_other_machines_are_refused_unless_allowed(url: str, code: str) -> None:
     with pytest.raises(GnomonError) as refused:
@@ -247,6 +255,11 @@ def test_other_machines_are_refused_unless_allowed(url: str, code: str) -> None:
 def test_a_header_cannot_smuggle_a_line() -> None:
     with pytest.raises(GnomonError):
         Target("http://127.0.0.1/", headers={"X": "a\r\nY: b"}).message()
+
+
+def test_characters_that_http_cannot_carry_are_refused() -> None:
+    with refused(400, "bad_target", message="ASCII"):
+        Target("http://127.0.0.1/模型").message()
 
 
 def test_nothing_to_send_ends_at_once() -> None:

@@ -17,6 +17,7 @@ from gnomon_simulator.arrivals import constant, from_trace, poisson, read_demand
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace
 from tests.processes import superposed
+from tests.refusals import refused
 
 
 def test_every_bin_gets_its_requests() -> None:
@@ -57,6 +58,19 @@ def test_a_constant_rate_stays_exact_for_hours() -> None:
 def test_impossible_rates_are_refused(rate: float, duration: float) -> None:
     with pytest.raises(GnomonError):
         constant(rate, duration)
+
+
+@pytest.mark.timeout(20)
+def test_a_mistyped_rate_is_refused_before_it_takes_all_memory(tmp_path: Path) -> None:
+    many = tmp_path / "many.csv"
+    many.write_text("t_seconds,count\n0,1e12\n1,1e12\n")
+    for draw in (
+        lambda: constant(1e9, 3600.0),
+        lambda: poisson(1e9, 3600.0, stream(1, "arrivals")),
+        lambda: from_trace(read_trace(many), stream(1, "arrivals")),
+    ):
+        with refused(code="too_many_arrivals", match="requests are more than"):
+            draw()
 
 
 def test_streams_differ_by_purpose_and_by_seed_and_in_nothing_else() -> None:

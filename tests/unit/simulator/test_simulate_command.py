@@ -17,6 +17,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.commands import ArrivalOptions, Progress, SimulateOptions, progress_text, simulate
+from gnomon_simulator.profiles import Noise, read_profile
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay_report import Outcome, Report, Samples
 from gnomon_simulator.results import FunctionResult
@@ -126,6 +127,22 @@ def test_a_serial_fraction_is_of_a_profile_alone() -> None:
     calls: list[str] = []
     simulate(replace(options, serial_fraction=None), io.StringIO(), begun=lambda: calls.append("begun"))
     assert calls == ["begun"]
+
+
+@pytest.mark.parametrize("cv", [float("nan"), float("inf"), -0.1])
+def test_a_spread_that_is_no_number_is_refused(cv: float) -> None:
+    with refused(code="bad_noise", match="coefficient of variation"):
+        Noise("lognormal", cv)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[1]", "{", '{"variant": "x", "latency_s": {"1": {"1": 0.01}}, "noise": {"cv": NaN}}']
+)
+def test_a_profile_that_cannot_be_read_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(GnomonError) as caught:
+        read_profile(tmp_path / "profile.json")
+    assert caught.value.status == 400
 
 
 def test_a_declared_network_lets_shadows_be_on_other_nodes(tmp_path: Path) -> None:
