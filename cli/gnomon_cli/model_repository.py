@@ -24,7 +24,7 @@ from gnomon_cli.command import option_group
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_files import MEDIA_TYPE, Archive, check_name
 from gnomon_profiler.measuring.store import ProfileStore
-from gnomon_profiler.places import S3_SCHEME, open_repository
+from gnomon_profiler.repository import S3_SCHEME, open_repository
 from gnomon_server.options import FETCHED, state_folder
 
 folder_options = option_group(

@@ -115,7 +115,7 @@ _SPLITTERS = ("asyfunc", "asyfunc-")
 _BATCHING = (*_SPLITTERS, *_PLANNERS)
 _REPLAYING = ("gnomon",)
 MECHANISMS = ("reaction", "uncertainty", "queue", "lending", "shadows")
-"""The mechanisms of `gnomon` that can be disabled; `policies.gnomon.options` explains each."""
+"""The mechanisms of `gnomon` that can be disabled; `policies.gnomon.policy.Options` explains each."""
 _OPENFAAS = ("openfaas",)
 
 

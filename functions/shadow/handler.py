@@ -13,7 +13,7 @@ from dataclasses import replace
 from gnomon_core.engines import engine_of_environment, engine_options
 from gnomon_core.errors import bad_request
 from gnomon_core.launch import Launch
-from gnomon_profiler.places import repository_of_instance
+from gnomon_profiler.repository import repository_of_instance
 from gnomon_runtime.application import Application
 from gnomon_runtime.pair.micro_batches import BlocksApplication
 

@@ -24,7 +24,7 @@ from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
-from gnomon_profiler.repository import PROGRAM, WEIGHTS
+from gnomon_profiler.repository import PROGRAM, WEIGHTS, open_repository
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -149,8 +149,6 @@ def add_from(
 def _opened(repository: ModelRepository | str | Path) -> ModelRepository:
     if not isinstance(repository, str | Path):
         return repository
-    from gnomon_profiler.places import open_repository  # noqa: PLC0415 - it needs this module's neighbours
-
     return open_repository(str(repository))
 
 

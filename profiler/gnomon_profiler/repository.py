@@ -1,4 +1,4 @@
-"""Model repositories: entries, manifests, and a repository in a directory.
+"""Model repositories: entries, manifests, a repository in a directory, and opening one by its address (`open_repository`).
 
     objects/ab/abcdef…                    a file by its SHA-256, read-only, never changed
     models/NAME/VERSION/manifest.json     signature and the SHA-256 of each file
@@ -23,6 +23,7 @@ import io
 import json
 import os
 import re
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from typing import Any, BinaryIO, TypeAlias
 from gnomon_core.atomic_files import make_folder, move_file, replacing
 from gnomon_core.engines import REPORT, EngineReport
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
-from gnomon_core.interfaces import ModelEntry
+from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_files import FILE, NAME, SHA256, VERSION, check_name
 from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.program import ALLOWED_OPERATORS, MAX_PROGRAM_BYTES, invalid_program, parse_program
@@ -468,3 +469,53 @@ def _names(directory: Path) -> list[str]:
         return sorted(entry.name for entry in directory.iterdir() if VERSION.fullmatch(entry.name) or NAME.fullmatch(entry.name))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+S3_SCHEME = "s3://"
+IN_IMAGES = "/models"
+CACHE = "gnomon-models"
+
+
+def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
+    """The repository at an address. `cache` is the folder for files that are fetched from S3.
+
+    Raises:
+        GnomonError: 400 `invalid_repository`; 422 where a package that it needs is not installed.
+
+    """
+    if "://" not in address:
+        return DirectoryRepository(Path(address).expanduser())
+    bucket, _, prefix = address.removeprefix(S3_SCHEME).partition("/")
+    if not address.startswith(S3_SCHEME) or not bucket:
+        raise bad_request(
+            "invalid_repository", f"{address[:200]!r} is not a model repository.", "Name a folder, or s3://BUCKET/PREFIX."
+        )
+    from gnomon_profiler.s3 import S3Repository  # noqa: PLC0415 - boto3 takes a while, and few have it
+
+    return S3Repository(bucket, prefix.strip("/"), cache or Path.home() / ".cache" / "gnomon" / "models")
+
+
+def share_profile(repository: ModelRepository, model: str, path: Path) -> None:
+    """Upload the profile of NAME@VERSION to a repository in S3; in a folder it lies beside the models already.
+
+    Raises:
+        GnomonError: 503 `repository_unreachable`; it stays where it was written.
+
+    """
+    from gnomon_profiler.s3 import S3Repository  # noqa: PLC0415 - as above
+
+    if isinstance(repository, S3Repository):
+        repository.put_profile(model, path)
+
+
+def repository_of_instance(environment: Mapping[str, str]) -> ModelRepository:
+    """The repository that an instance in an image serves from: `GNOMON_MODELS`, a volume at /models unless said otherwise.
+
+    What is fetched from elsewhere is kept in a folder among temporary files, the only place where an image's user may write;
+    weights are mapped from the files there.
+
+    Raises:
+        GnomonError: 422 where a package that it needs is not installed.
+
+    """
+    return open_repository(environment.get("GNOMON_MODELS") or IN_IMAGES, Path(tempfile.gettempdir()) / CACHE)

@@ -59,7 +59,7 @@ from gnomon_gateway.replicas.replica import OwnershipCollector
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
-from gnomon_profiler.places import open_repository
+from gnomon_profiler.repository import open_repository
 from gnomon_server.metrics import application_readings, readings
 from gnomon_server.model_engines import ModelEngines
 from gnomon_server.options import FETCHED, UPLOADS, ServeOptions, payload_secret_file

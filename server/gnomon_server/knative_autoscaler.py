@@ -40,8 +40,7 @@ from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
 from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.controller import KnativeAutoscaler
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
-from gnomon_platforms.kubernetes.client import Api, ApiMetrics, connect
-from gnomon_platforms.kubernetes.figures import cluster_figures
+from gnomon_platforms.kubernetes.client import Api, ApiMetrics, cluster_figures, connect
 from gnomon_platforms.kubernetes.lease import Candidacy, Tenure, count_from_now
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target

@@ -29,8 +29,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.http.pass_through import PassThrough, Place
 from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
 from gnomon_platforms.images import BuiltImages
-from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, ApiMetrics, connect
-from gnomon_platforms.kubernetes.figures import cluster_figures
+from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, ApiMetrics, cluster_figures, connect
 from gnomon_platforms.kubernetes.lease import Candidacy, Leader, count_from_now
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard

@@ -26,8 +26,7 @@ from gnomon_cli.model_repository import model_folder
 from gnomon_core.engines import EngineReport, EngineResult
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelRepository
-from gnomon_profiler.places import open_repository, share_profile
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.repository import DirectoryRepository, open_repository, share_profile
 from gnomon_profiler.s3 import S3Repository
 from gnomon_profiler.tensor_index import TensorIndex
 from tests.contracts.small_models import files, two_blocks, with_layers

@@ -20,7 +20,7 @@ from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
-from gnomon_profiler.places import share_profile
+from gnomon_profiler.repository import share_profile
 
 MEMORY = "1024,1769,3538,5307,8845"
 BATCHES = "1,2,4,8,16"

@@ -50,9 +50,8 @@ from gnomon_profiler.measuring.cells import TRIES
 from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, ProfileOptions, parse_numbers, profile_model
 from gnomon_profiler.measuring.store import read_profile, write_profile
 from gnomon_profiler.names import known_names
-from gnomon_profiler.places import share_profile
 from gnomon_profiler.repository import PROGRAM as PROGRAM_FILE
-from gnomon_profiler.repository import WEIGHTS
+from gnomon_profiler.repository import WEIGHTS, share_profile
 
 
 @click.group()

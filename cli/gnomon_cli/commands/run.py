@@ -47,7 +47,7 @@ OK = 200
 @serve_options
 def run(*, stack_file: str, once: bool, **options: Any) -> None:
     """Serve, deploy a stack file and classify a photograph."""
-    from gnomon_profiler.places import open_repository  # noqa: PLC0415 - the libraries of gateway and profiler take a second
+    from gnomon_profiler.repository import open_repository  # noqa: PLC0415 - the libraries of gateway and profiler take a second
     from gnomon_server.composition import Gnomon, serve  # noqa: PLC0415 - likewise
     from gnomon_server.process import check_disk_space  # noqa: PLC0415 - likewise
 

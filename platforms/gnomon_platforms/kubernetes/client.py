@@ -8,7 +8,12 @@ Calls block: make them in threads.
 
 `ApiMetrics` counts requests by verb, resource and outcome. A resize is a PATCH of `pods/resize`, a placement one of `pods`, a
 scale-in one of `deployments/scale`. The outcome is the HTTP status, `fenced` for a write that the fence stopped after the
-Lease was lost, or `unanswered` for a request without an answer.
+Lease was lost, or `unanswered` for a request without an answer. `cluster_figures` are the metrics of a process's use of the API
+server, the same for gateway and autoscaler class:
+
+    gnomon_leading                     1 for the replica that leads, which decides and writes
+    gnomon_kubernetes_silence_seconds  seconds since the API server's last answer
+    gnomon_kubernetes_requests_total   requests by verb, resource and outcome
 
 `Refused` and `Unreachable` are the errors; `to_gnomon_error` translates them to a `GnomonError` with a hint.
 """
@@ -32,6 +37,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import how_to_install
 
 if TYPE_CHECKING:
+    from prometheus_client import Metric
+
     from gnomon_platforms.kubernetes.connections import ApiServer
 
 
@@ -418,3 +425,21 @@ def _unreachable(error: Exception) -> Exception:
 
 
 __all__ = ["Api", "Document", "Fence", "Refused", "Stream", "Unreachable", "connect"]
+
+
+def cluster_figures(metrics: ApiMetrics, *, leads: bool) -> Iterator[Metric]:
+    """The metrics; `leads` is whether this process decides and writes."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - optional: processes with a metrics page have it
+
+    requests = CounterMetricFamily(
+        "gnomon_kubernetes_requests",
+        "Requests to the API server by verb, resource and outcome: a status, fenced, or unanswered.",
+        labels=["verb", "resource", "outcome"],
+    )
+    for labels, count in sorted(metrics.counts.items()):
+        requests.add_metric(labels, count)
+    yield GaugeMetricFamily("gnomon_leading", "1 if this process is the leader, which decides and writes.", value=leads)
+    yield GaugeMetricFamily(
+        "gnomon_kubernetes_silence_seconds", "Seconds since the API server's last answer.", value=metrics.silence_s
+    )
+    yield requests

@@ -43,8 +43,7 @@ from gnomon_profiler.measuring.profiling import ProfileOptions, parse_numbers, p
 from gnomon_profiler.measuring.session import Journal, Machine, Remaining, Session, spread_of, this_machine
 from gnomon_profiler.measuring.store import ProfileStore, read_profile
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
-from gnomon_profiler.places import open_repository
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.repository import DirectoryRepository, open_repository
 from tests.refusals import refused
 
 MB = 1_000_000
