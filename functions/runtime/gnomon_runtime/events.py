@@ -300,10 +300,10 @@ def header_lines(headers: Any, content_type: bytes) -> bytes:
 
 
 def _pairs(headers: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(headers, Mapping):
-        return headers.items()
+    """Names and values; a list of values is a header for each, as Flask sends it for OpenFaaS's template: several cookies."""
     try:
-        return [(name, value) for name, value in headers]
+        for name, value in headers.items() if isinstance(headers, Mapping) else headers:
+            yield from ((name, one) for one in (value if isinstance(value, list | tuple) else (value,)))
     except (TypeError, ValueError) as error:
         raise WrongAnswerError("headers that are neither a dict nor a list of pairs") from error
 

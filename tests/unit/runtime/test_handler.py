@@ -79,6 +79,14 @@ def test_every_form_of_answer(make: Make, expression: str, code: int, body: byte
     assert [line.partition(": ")[2] for line in headers(member) if line.lower().startswith("content-type:")] == [content_type]
 
 
+@pytest.mark.parametrize("values", ['["a=1", "b=2"]', '("a=1", "b=2")'])
+def test_a_list_of_values_is_a_header_for_each_as_in_the_template_of_openfaas(make: Make, values: str) -> None:
+    (member,) = answer(
+        make(f'def handle(event, context): return {{"body": "x", "headers": {{"Set-Cookie": {values}, "X": 1}}}}'), b""
+    )
+    assert headers(member)[1:] == ["Set-Cookie: a=1", "Set-Cookie: b=2", "X: 1"]
+
+
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
@@ -89,6 +97,7 @@ def test_every_form_of_answer(make: Make, expression: str, code: int, body: byte
         ('return {"body": {"x": float("nan")}}', "not JSON"),
         ("return (1, 2, 3, 4)", "a tuple of 4"),
         ('return {"headers": {"X": "a\\r\\nSet-Cookie: b"}}', "header 'X'"),
+        ('return {"headers": {"X": ["a", "b\\r\\nSet-Cookie: c"]}}', "header 'X'"),
         ('return {"headers": {"A: b\\nX": "a"}}', "cannot be sent"),
         ('return {"headers": {"X": "\\u20ac"}}', "HTTP cannot carry"),
         ('return {"headers": 5}', "neither a dict"),
