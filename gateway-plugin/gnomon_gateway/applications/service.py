@@ -467,7 +467,9 @@ class Applications:
     async def _deploy(self, spec: FunctionSpec) -> None:
         self._refuse_member(spec.key)
         if spec.key in self._endpoints or self._functions.status(spec.key) is not None:
-            raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
+            raise conflict(
+                "function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it, or take another name."
+            )
         self._check_endpoint(spec)
         other = self._endpoint_of(application_key(spec))
         if other is not None:

@@ -15,7 +15,7 @@ from gnomon_core.applications import endpoint_of
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.scaling import CreateBody, DestroyBody
 from gnomon_core.signature import ModelSignature, TensorSpec
@@ -245,6 +245,14 @@ async def test_registration_of_a_model_that_takes_long_to_come_delays_no_other_a
     with refused(503, "model_not_here"):
         await stage.applications.register(FunctionKey("trees"), "n@1", 0.6)
     assert [model.model for model in stage.applications.application(FunctionKey("trees")).models] == [MODEL]
+
+
+async def test_application_of_a_function_s_name_is_refused_with_advice_for_it(stage: Stage) -> None:
+    await stage.applications.deploy(
+        read_deployment({"service": KEY.name, "image": "functions/alpine:latest", "envProcess": "cat"})
+    )
+    with refused(409, "function_exists", hint="take another name"):
+        await stage.applications.register(KEY, MODEL, 0.5)
 
 
 async def test_endpoint_that_is_removed_twice_at_once_is_not_found_the_second_time(stage: Stage) -> None:
