@@ -60,7 +60,7 @@ class StartFailures:
     failures: int = 0
     reason: str = ""
     shortage: GnomonError | None = None
-    """The last refusal of the platform to create an instance; None after one was created."""
+    """The last refusal of the platform to create an instance; None after one was created or has ended."""
     at_s: float = float("-inf")
     logged: str = ""
 
@@ -75,8 +75,8 @@ class StartFailures:
         is_new, self.logged = self.logged != refusal.code, refusal.code
         return is_new
 
-    def created(self) -> None:
-        """Clear the shortage: an instance was created."""
+    def clear_shortage(self) -> None:
+        """Clear the shortage: an instance was created, or one has ended and frees its capacity."""
         self.shortage = None
 
     def ready(self) -> None:

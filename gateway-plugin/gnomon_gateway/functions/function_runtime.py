@@ -105,6 +105,8 @@ class FunctionRuntime:
         self.metrics = FunctionMetrics()
         self.capacity_changed: Callable[[], None] | None = None
         """Called whenever an instance becomes ready, ends or drains, for an application's choice among its members."""
+        self.successor: FunctionRuntime | None = None
+        """The queue that has replaced this one, of the same function with a model of other tensors."""
         self._owner = owner
         self._epoch = epoch
         self._outdated: Callable[[int], None] | None = None

@@ -17,7 +17,7 @@ An update to a model with other tensors, or between a model and a handler, repla
 neither the old instances nor the new ones can execute the other's requests.
 
     update ─┬─ requests that were admitted before ─▶ old instances ─▶ answered ─▶ old instances end
-            └─ requests that come afterwards ─▶ a queue of their own ─▶ wait for the new instances
+            └─ requests whose bodies come afterwards ─▶ a queue of their own ─▶ wait for the new instances
 
 Shadows (`Shadows`) are created, changed and ended as decided, and the dispatcher learns which Bodies work with them:
 
@@ -367,6 +367,7 @@ class Instances(InstanceOwner):
     async def replace(self, old: Deployed, new: Deployed) -> None:
         """Serve a function by `new` from now on. The instances of `old` answer its requests in the background, then end."""
         self._deployed[new.name] = new
+        old.runtime.successor = new.runtime
         new.keep_old = sum(
             body.kind is InstanceKind.BODY and body.state is InstanceState.READY and body.id not in old.draining
             for body in self.of(old)
@@ -385,9 +386,11 @@ class Instances(InstanceOwner):
         await self.rolling_update.take_over(deployed)
 
     def of(self, deployed: Deployed) -> tuple[Instance, ...]:
-        """The function's instances, without those of a removed function of the same name."""
+        """The function's instances, without those of a removed or replaced function of the same name."""
         instances = self._platform.instances(deployed.name)
-        return tuple(instance for instance in instances if self._owners.get(instance.id, deployed) is deployed)
+        # An instance that is being created is listed before it is registered here.
+        present = self._deployed.get(deployed.name, deployed)
+        return tuple(instance for instance in instances if self._owners.get(instance.id, present) is deployed)
 
     def runtime_of(self, instance_id: str) -> FunctionRuntime | None:
         """The runtime of an instance's function."""
@@ -476,7 +479,7 @@ class Instances(InstanceOwner):
             # Requests that wait for an instance would otherwise wait until their deadlines.
             deployed.runtime.refuse_waiting()
             raise
-        deployed.start_failures.created()
+        deployed.start_failures.clear_shortage()
         self._register(deployed, begun)
         self._report_starting(deployed)
 
@@ -620,6 +623,9 @@ class Instances(InstanceOwner):
         deployed = self._owners.pop(instance_id, None)
         if deployed is None:
             return
+        # The present deployment may be another one than the instance's, which waits for this capacity after an update.
+        if (present := self._deployed.get(deployed.name)) is not None:
+            present.start_failures.clear_shortage()
         if instance_id in self.shadows:
             self.shadows.gone(deployed, instance_id, reason)
             self._scaling.poke(deployed.name)

@@ -401,8 +401,9 @@ class Manager:
     def _needs_own_queue(self, deployed: Deployed, inputs: FunctionInputs) -> bool:
         """Return whether the present instances cannot execute requests of the new deployment.
 
-        Instances that outlive the gateway are replaced one after the other by their platform. A member of an application
-        keeps its model.
+        Never so for instances that outlive the gateway: their platforms have no signatures, because requests reach the program
+        in the image unread. A new pod takes seconds to minutes to start, or never does, so a queue that waits for it would be
+        an outage; a Revision of Knative has a queue of its own anyway. A member of an application keeps its model.
         """
         present, new = deployed.runtime.signature, inputs.signature
         alike = new is None if present is None else present.takes_requests_of(new)

@@ -66,6 +66,7 @@ class Inference:
         "_exchange",
         "_headers",
         "_infer",
+        "_max_body_bytes",
         "_requests",
         "_runtime",
         "_signature",
@@ -82,9 +83,8 @@ class Inference:
         self._headers = dict(exchange.headers)
         self._choice_lines = b""
         """Header lines that say which member function an application chose."""
-        self._body_reader = BodyReader(
-            signature, self._headers, most_samples(signature, endpoint.settings.max_batch), max_body_bytes
-        )
+        self._max_body_bytes = max_body_bytes
+        self._body_reader = self._new_body_reader()
         self._call_id = call_id_of(self._headers)
         self._infer: Infer | None = None
         self._requests: list[Request] = []
@@ -102,6 +102,7 @@ class Inference:
     # Owner of the exchange
 
     def received(self, body: bytes | memoryview) -> None:
+        self._follow_update()
         try:
             decompressed = self._body_reader.decompress(body)
         except GnomonError as error:
@@ -111,6 +112,19 @@ class Inference:
             self._parse(body)
         else:
             self._when_done(decompressed, self._decompressed)
+
+    def _follow_update(self) -> None:
+        """Check the body against the model that the function has now, if it was updated since the headers came."""
+        latest = self._endpoint
+        while isinstance(latest, FunctionRuntime) and latest.successor is not None:
+            latest = latest.successor
+        if isinstance(latest, FunctionRuntime) and latest is not self._endpoint and latest.signature is not None:
+            self._endpoint, self._signature = latest, latest.signature
+            self._body_reader = self._new_body_reader()
+
+    def _new_body_reader(self) -> BodyReader:
+        most = most_samples(self._signature, self._endpoint.settings.max_batch)
+        return BodyReader(self._signature, self._headers, most, self._max_body_bytes)
 
     def _when_done(self, work: Future[_T], resume: Callable[[Future[_T]], None]) -> None:
         """Call `resume` with the result of work in a thread or process, unless the client has disconnected by then."""

@@ -62,6 +62,25 @@ async def test_a_function_with_a_model_takes_tensors_under_its_own_name(served: 
     assert picture.body == b"a picture"
 
 
+@pytest.mark.parametrize(("row", "status"), [([1, 2], 400), ([1, 2, 3], 200)], ids=["of the old model", "of the new model"])
+async def test_body_that_comes_after_an_update_is_checked_against_the_model_that_the_function_has_then(
+    served: Any, row: list[float], status: int
+) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(row)], "data": row}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    connection, old = await served.connect(), served.functions["m"]
+    await connection.send(b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % (INFER.encode(), len(body)))
+    await connection.send(body[:10])
+    await until(lambda: any(one.is_answering for one in served.server._connections()), "its headers have not come")
+    wide = ModelSignature("m", "8", (TensorSpec("x", "FP32", (3,)),), (TensorSpec("y", "FP32", (3,)),))
+    old.successor = await served.deploy("m", signature=wide)
+    await connection.send(body[10:])
+    answer = await connection.answer()
+    assert answer.status == status
+    assert b"the model takes [samples, 3]" in answer.body if status == 400 else outputs(answer) == [2, 4, 6]
+    old.close()
+
+
 async def test_the_public_client_works(served: Any) -> None:
     def talk() -> None:
         client = triton.InferenceServerClient(f"127.0.0.1:{served.server.port}")

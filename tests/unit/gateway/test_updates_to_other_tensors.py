@@ -154,6 +154,8 @@ async def test_new_instances_that_find_no_room_are_created_once_the_old_ones_hav
     assert client.outcomes == [], "the old instance frees its core"
     stage.platform.refuses = None
     stage.gone("b1")
+    another = await stage.call()
+    assert another.outcomes == [], "there is room now"
     await stage.manager.instances.apply(NAME, [CreateBody(1)])
     stage.ready("b1", "wide").execute()
     assert client.outcomes == [b"wide"]
@@ -187,10 +189,24 @@ async def test_body_that_comes_long_after_the_update_is_to_be_sent_again(stage: 
     await stage.serve("narrow")
     found = stage.runtime
     await stage.manager.update(deployment("wide"))
+    assert found.successor is stage.runtime, "a body that comes now is checked against its model"
     await until(lambda: stage.platform.destroyed == ["b1"])
     stage.gone("b1")
     client = await stage.call(found)
     assert [(error.status, error.code) for error in client.errors] == [(503, "function_updated")]
+
+
+async def test_request_of_the_old_model_does_not_wait_for_a_new_instance(stage: Stage) -> None:
+    await stage.serve("narrow")
+    found = stage.runtime
+    stage.platform.refuses = GnomonError(503, "no_capacity", "No node has a free core.")
+    await stage.manager.update(deployment("wide"))
+    await until(lambda: stage.platform.destroyed == ["b1"])
+    client = await stage.call(found)
+    # A platform lists an instance before `create` returns.
+    stage.platform.there["b2"] = replace(stage.platform.there["b1"], id="b2", version=2, state=InstanceState.STARTING)
+    stage.gone("b1")
+    assert client.outcomes == ["function_updated"]
 
 
 async def test_function_is_counted_on_and_stays_ready(stage: Stage) -> None:
