@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from gnomon_core.clock import Clock
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, stopping
 from gnomon_core.interfaces import ModelRepository
 from gnomon_gateway.redis_store import RedisStore
 from gnomon_gateway.store import SqliteStore
@@ -23,7 +23,7 @@ from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.names import in_catalog
 from gnomon_server.options import ServeOptions
 from gnomon_server.platforms import Backend
-from gnomon_server.process import memory_is_short
+from gnomon_server.process import THREADS, memory_is_short
 
 
 class StoredHere(Backend):
@@ -97,9 +97,10 @@ class ModelFetcher:
     def __init__(self, repository: ModelRepository) -> None:
         self._repository = repository
         self._processes = ChildProcesses()
-        self._threads = ThreadPoolExecutor(MOST_CAPTURES, "capture")
+        self._threads = ThreadPoolExecutor(MOST_CAPTURES, f"{THREADS}-capture")
         self._locks: dict[str, asyncio.Lock] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._ended = False
 
     async def fetch(self, reference: str) -> None:
         """Wait until the model is on this machine. Returns at once if it cannot be fetched or captured.
@@ -108,11 +109,18 @@ class ModelFetcher:
             GnomonError: 422 for a model that cannot be captured; 503 `stopping`, after `end`.
 
         """
+        if self._ended:
+            raise stopping()
         if (fetching := self._fetches.get(reference)) is None:
             fetching = self._fetches[reference] = asyncio.create_task(self._fetch(reference))
             fetching.add_done_callback(partial(self._fetched, reference))
-        # A caller that stops waiting, such as a client that leaves, does not end a fetch: its next deployment finds the model.
-        await asyncio.shield(fetching)
+        try:
+            # A caller that stops waiting, such as a client that leaves, does not end a fetch: its next call finds the model.
+            await asyncio.shield(fetching)
+        except asyncio.CancelledError:
+            if fetching.cancelled():
+                raise stopping() from None  # by `end`
+            raise
 
     def _fetched(self, reference: str, fetching: asyncio.Task[None]) -> None:
         del self._fetches[reference]
@@ -128,8 +136,12 @@ class ModelFetcher:
                 await asyncio.get_running_loop().run_in_executor(self._threads, capture)
 
     def end(self) -> None:
-        """End the captures under way, and begin none."""
+        """End the captures under way, begin none, and wait for no repository that hangs."""
+        self._ended = True
         self._processes.end()
+        for fetching in self._fetches.values():
+            fetching.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _is_there(self, reference: str) -> bool:
         try:

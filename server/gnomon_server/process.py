@@ -9,10 +9,13 @@ import errno
 import fcntl
 import gc
 import logging
+import os
 import resource
 import shutil
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +30,15 @@ MEMORY_BYTES = 1_500_000_000
 DISK_BYTES = 500_000_000
 OPEN_FILES = 1 << 16
 LARGE_BLOCK_BYTES = 4 << 20
+_LOG = logging.getLogger("gnomon")
 _MMAP_THRESHOLD = -3  # malloc.h
 WORKER_THREADS = 32
 """Threads for calls that block: on files, SQLite, buckets. asyncio has six on two cores, and six that wait for a bucket held
 up the start of instances and the acceptance of asynchronous calls."""
+THREADS = "gnomon"
+"""How the names of threads begin that may wait for a model store, and whose pools are shut down at the end."""
+EXIT_S = 5.0
+"""The longest time that the stopped process waits for worker threads: a read from a model store that hangs takes minutes."""
 COLLECT_EVERY_S = 60.0
 COLLECTING_SHARE = 0.001
 """The largest share of time that full collections may take."""
@@ -64,21 +72,40 @@ async def serve_until_signal(
     """
     stop = _stopped_by_signal()
     allow_open_files()
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(WORKER_THREADS, "worker"))
+    workers = ThreadPoolExecutor(WORKER_THREADS, f"{THREADS}-worker")
+    asyncio.get_running_loop().set_default_executor(workers)
     give_back_large_blocks()
     service, collections = make(), FullCollections()
     ended = asyncio.create_task(stop.wait())
     try:
-        if not await _started(service.start(), ended):
-            return
-        calm_collector()
-        collections.start()
-        print(f"{serving_line(service)} Ctrl-C stops it.", flush=True)
-        await (ended if meanwhile is None else meanwhile(service, ended))
+        if await _started(service.start(), ended):
+            calm_collector()
+            collections.start()
+            print(f"{serving_line(service)} Ctrl-C stops it.", flush=True)
+            await (ended if meanwhile is None else meanwhile(service, ended))
     finally:
         collections.stop()
         ended.cancel()
         await service.stop()
+    await _end_threads(workers)
+
+
+async def _end_threads(workers: ThreadPoolExecutor) -> None:
+    """End the worker threads. If some hang, end the process without them: Python would wait for them without a limit."""
+    workers.shutdown(wait=False, cancel_futures=True)
+    end_s = time.monotonic() + EXIT_S
+    while hanging := _names_of_threads():
+        if time.monotonic() >= end_s:
+            _LOG.warning("the process ends although these threads still wait, as for a model store: %s", ", ".join(hanging))
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
+        await asyncio.sleep(0.01)
+
+
+def _names_of_threads() -> list[str]:
+    """The threads of the pools that are shut down which have not ended. Python does not wait for daemons."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(f"{THREADS}-") and not thread.daemon]
 
 
 async def _started(start: Coroutine[None, None, None], ended: asyncio.Task[bool]) -> bool:
