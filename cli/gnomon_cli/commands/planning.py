@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from gnomon_cli.command import Command
 from gnomon_cli.commands.simulation import FILE, fit_file
 from gnomon_cli.options import Duration, NewFile, json_option
-from gnomon_cli.output import EXIT_FAILURE, WrongCommand, note, print_json, print_table
+from gnomon_cli.output import EXIT_FAILURE, CommandFailed, WrongCommand, note, print_json, print_table
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.units import MEGABYTE
@@ -471,7 +471,10 @@ def draw(file: Path, latency: Latency, choice: Choice, slo_s: float | None, perc
     axes.set(xlabel="latency (ms)", ylabel="share of requests", title=str(choice.plan), ylim=(0.0, 1.02))
     axes.legend(loc="lower right", frameon=False)
     figure.tight_layout()
-    figure.savefig(file, dpi=150)
+    try:
+        figure.savefig(file, dpi=150)
+    except ValueError as error:
+        raise CommandFailed(f"{file} cannot be drawn: {error}.", "Name it plan.png, plan.svg or plan.pdf.") from None
     plt.close(figure)
 
 

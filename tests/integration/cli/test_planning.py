@@ -312,6 +312,13 @@ def test_a_folder_that_is_missing_is_a_wrong_command(gnomon: Run, command: tuple
     assert "Traceback" not in done.stderr
 
 
+def test_a_picture_of_a_format_that_nothing_draws_is_told_which_are(gnomon: Run, tmp_path: Path) -> None:
+    done = gnomon(*PLAN, str(tmp_path / "plan.weird"))
+    assert done.returncode == 1
+    assert "supported formats" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_nothing_is_sent_where_the_record_could_not_be_written(gnomon: Run, recorder: Recorder) -> None:
     done = gnomon("replay", f"{recorder.url}/function/echo", *LOAD, "--record", "missing/run.jsonl")
     assert (done.returncode, recorder.requests) == (2, [])
