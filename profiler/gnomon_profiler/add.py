@@ -24,7 +24,7 @@ from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
-from gnomon_profiler.repository import PROGRAM, WEIGHTS, open_repository
+from gnomon_profiler.repository import PROGRAM, WEIGHTS, check_files, open_repository
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,11 +88,13 @@ def add_model(
 
     from gnomon_profiler.catalog import examples  # noqa: PLC0415
     from gnomon_profiler.extractor import Description, capture  # noqa: PLC0415
+    from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415
 
     described = Description(name, version, input_names=tuple(input_names), output_names=tuple(output_names))
     if isinstance(module, nn.Module):
-        return _opened(repository).put(name, version, capture(module, examples(name, example), described))
-    from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415
+        files = capture(module, examples(name, example), described)
+        check_rows(files)
+        return _opened(repository).put(name, version, files)
     from gnomon_profiler.importing.sklearn_estimator import is_estimator, model_of_estimator  # noqa: PLC0415
 
     if not is_estimator(module):
@@ -101,7 +103,7 @@ def add_model(
         )
     model = model_of_estimator(module, described)
     files = capture(model.module, model.example, model.description)
-    check_rows(model.module, model.example, files)
+    check_rows(files, model.module)
     return _opened(repository).put(name, version, files)
 
 
@@ -137,8 +139,8 @@ def add_from(
     _check_options(source, imported, from_catalog=from_catalog, shapes=shapes, weights=weights, length=length)
     if folder.is_dir() and not imported:
         files = _captured(folder)
-        if LAYERS not in files:
-            files |= capture_elsewhere(CaptureRequest(name, captured=str(folder)), progress)
+        check_files(files)
+        files |= capture_elsewhere(CaptureRequest(name, captured=str(folder)), progress)
     else:
         request = CaptureRequest(name, str(weights or ""), source, tuple(map(tuple, shapes)), length=length)
         files = capture_elsewhere(request, progress)

@@ -37,7 +37,7 @@ class CaptureRequest:
 
     A name of the catalog; or with `source` what is kept under the name: a model of the catalog, a module of the user's own, whose
     inputs may have `shapes`, or a model in another tool's format (`importing`), whose sequences may have a `length`; or with
-    `captured`, a folder, only the layer blocks of the program and weights in it.
+    `captured`, a folder, only the layer blocks of the program and weights in it, which are checked sample by sample.
     """
 
     name: str
@@ -64,11 +64,11 @@ def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -
     model = _imported(request, imported, progress) if imported else _model(request)
     progress(f"{request.name}: capturing the network")
     files = capture(model.module, model.example, model.description)
-    if imported:
-        progress(f"{request.name}: comparing it with the source")
+    if request.source:
+        progress(f"{request.name}: comparing it with the source" if imported else f"{request.name}: checking sample by sample")
         from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415 - torch
 
-        check_rows(model.module, model.example, files)
+        check_rows(files, model.module if imported else None)
     return files
 
 
@@ -147,14 +147,21 @@ def _imported(request: CaptureRequest, kind: str, progress: Progress) -> Catalog
 
 
 def _layers_of(folder: Path, name: str, progress: Progress) -> dict[str, bytes]:
-    """The file `layers.json`; empty for a program without operations."""
+    """The file `layers.json`, unless it is there; empty for a program without operations."""
+    files = {file: (folder / file).read_bytes() for file in (PROGRAM, WEIGHTS)}
+    document = files[PROGRAM]
+    program = parse_program(document)
+    if not program.operations:
+        return {}
+    progress(f"{name}: checking sample by sample")
+    from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415 - torch
+
+    check_rows(files)
+    if (folder / LAYERS).exists():
+        return {}
     progress(f"{name}: finding its layer blocks")
     from gnomon_profiler.layers import dump_layers, find_layers  # noqa: PLC0415 - torch
     from gnomon_profiler.weights import read_weights  # noqa: PLC0415
 
-    document = (folder / PROGRAM).read_bytes()
-    program = parse_program(document)
-    if not program.operations:
-        return {}
-    weights = read_weights((folder / WEIGHTS).read_bytes(), program.weights)
+    weights = read_weights(files[WEIGHTS], program.weights)
     return {LAYERS: dump_layers(find_layers(program, weights, document=document))}

@@ -295,21 +295,21 @@ SEED = 0
 def split_difference(runner: Runner, operations: tuple[int, int], reads: Mapping[str, Tensor]) -> float | None:
     """The largest difference between the whole's answer and its parts', relative to the answer's largest number.
 
-    0.0 is bit-equal; None where the parts fail, have other shapes, or differ by more than `LARGEST_DIFFERENCE`. `reads` are
-    templates of what the block reads: their types, sizes per sample and strides count.
+    0.0 is bit-equal; None where the whole or a part fails, or the parts have other shapes or differ by more than
+    `LARGEST_DIFFERENCE`. `reads` are templates of what the block reads: their types, sizes per sample and strides count.
     """
     begin, end = operations
     with one_thread():
         generator = torch.Generator().manual_seed(SEED)
         whole_reads = {name: _filled(template, generator) for name, template in reads.items()}
-        unsplit = runner.run(begin, end, whole_reads, BATCH)
         body, shadow = (
             {name: tensor[: PARTS[0]] for name, tensor in whole_reads.items()},
             {name: tensor[PARTS[0] :].clone(memory_format=torch.contiguous_format) for name, tensor in whole_reads.items()},
         )
         try:
+            unsplit = runner.run(begin, end, whole_reads, BATCH)
             parts = [runner.run(begin, end, part, batch) for part, batch in zip((body, shadow), PARTS, strict=True)]
-        except (RuntimeError, IndexError, ValueError):  # what operators raise for sizes that do not fit
+        except (RuntimeError, IndexError, ValueError):  # sizes that do not fit, or values: indices
             return None
     differences = [_difference(unsplit[name], [part[name] for part in parts]) for name in unsplit]
     if not differences or any(difference is None for difference in differences):

@@ -89,7 +89,7 @@ def new_manifest(name: str, version: str, files: Mapping[str, Content], extra: M
 
     """
     check_name(name, version)
-    signature = replace(_check_files(files), model=name, version=version)
+    signature = replace(check_files(files), model=name, version=version)
     digests = {file: _digest(content) for file, content in sorted(files.items())}
     return Manifest(name, version, signature, digests, extra or {})
 
@@ -132,8 +132,13 @@ def newer(new: Manifest, old: Manifest) -> bool:
     )
 
 
-def _check_files(files: Mapping[str, Content]) -> ModelSignature:
-    """The signature that the program states, once the program is one that may run."""
+def check_files(files: Mapping[str, Content]) -> ModelSignature:
+    """The signature that the program states, once the program is one that may run.
+
+    Raises:
+        GnomonError: 400 or 422 for files that are no model.
+
+    """
     missing = {PROGRAM, WEIGHTS} - set(files)
     if missing or not all(FILE.fullmatch(file) for file in files):
         raise bad_request(

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from gnomon_core.errors import bad_request
 from gnomon_core.program import Weight
 from gnomon_profiler.tensor_index import ALIGNMENT_BYTES, GAP_PREFIX, with_header
 
@@ -82,8 +83,16 @@ class WeightFile:
 
 
 def read_weights(file: bytes, described: Mapping[str, Weight]) -> dict[str, Tensor]:
-    """The tensors of a safetensors file that a program names, with their axes as the program has them."""
+    """The tensors of a safetensors file that a program names, with their axes as the program has them.
+
+    Raises:
+        GnomonError: 400 `invalid_model` where the file lacks one.
+
+    """
     stored = load(file)
+    missing = sorted(described.keys() - stored.keys())
+    if missing:
+        raise bad_request("invalid_model", f"The weights lack {', '.join(missing)[:500]}.", "Capture the model again.")
     return {name: _turned(stored[name], weight.order) for name, weight in described.items()}
 
 

@@ -16,11 +16,13 @@ from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler import add_from, add_model, ensure_model
+from gnomon_profiler.capturing import CaptureRequest, capture_here
 from gnomon_profiler.catalog import CatalogModel, UltralyticsNetwork, load_model, load_own
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.names import in_catalog, known_names
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.engine import LoadedProgram, load_program
+from tests.refusals import refused
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
@@ -59,6 +61,14 @@ def talks():
     sys.stdout.flush()
     return make()
 
+class Centred(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)
+
+def half():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).bfloat16(), torch.zeros(1, 64).bfloat16()
+
 def unseeded():
     module = nn.Linear(3, 3)
     module.weight = drawn
@@ -76,6 +86,20 @@ def mine(tmp_path: Path) -> Path:
     path = tmp_path / "my_networks.py"
     path.write_text(MINE)
     return path
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(2, 3)
+
+    def forward(self, number: Tensor) -> Tensor:
+        return self.rows((number * 100).long())
 
 
 class Product(nn.Module):
@@ -237,6 +261,32 @@ def test_invalid_source_is_reported_and_nothing_is_stored(repository: DirectoryR
     assert list(repository.list()) == []
 
 
+def test_a_model_whose_answers_depend_on_other_requests_is_refused(
+    repository: DirectoryRepository, mine: Path, tmp_path: Path
+) -> None:
+    """A batch holds requests of different clients: a mean over it carries numbers of one into the answer of another."""
+    for file, data in capture(Centred(), (torch.zeros(1, 3),), Description("centred")).items():
+        (tmp_path / file).write_bytes(data)
+    for add in (
+        lambda: capture_here(CaptureRequest("centred", source=f"{mine}:Centred", shapes=((3,),))),
+        lambda: capture_here(CaptureRequest("centred", captured=str(tmp_path))),
+        lambda: add_model(Centred(), torch.zeros(1, 3), "centred", repository),
+    ):
+        with refused(422, "unsupported_model", message="mixes the samples of a batch"):
+            add()
+    assert list(repository.list()) == []
+
+
+def test_a_model_in_half_precision_is_not_taken_for_one_that_mixes_samples(mine: Path) -> None:
+    assert capture_here(CaptureRequest("half", source=f"{mine}:half"))
+
+
+def test_a_model_whose_inputs_are_indices_is_added_though_random_ones_are_invalid(repository: DirectoryRepository) -> None:
+    """A table of two rows fails on most random numbers: what cannot be compared is taken as it is, and not split."""
+    entry = add_model(Table(), torch.zeros(1, 1), "table", repository)
+    assert [block.splittable for block in layers_of(entry).blocks] == [False]
+
+
 def test_shapes_that_nothing_can_hold_are_told(mine: Path) -> None:
     with pytest.raises(GnomonError, match=r"invalid shape|memory|overflow") as caught:
         load_own("alone", f"{mine}:Alone", shapes=[(2**40, 2**40)])
@@ -260,6 +310,9 @@ def test_program_captured_without_blocks_gets_them(repository: DirectoryReposito
         (tmp_path / file).write_bytes(made[file])
     entry = add_from(repository, "old", str(tmp_path))
     assert layers_of(entry).macs() == 8
+    (tmp_path / "weights.safetensors").write_bytes(made["weights.safetensors"][:-5])
+    with refused(400, "invalid_model"):
+        add_from(repository, "cut", str(tmp_path))
     (tmp_path / "weights.safetensors").unlink()
     with pytest.raises(GnomonError, match=r"no weights\.safetensors"):
         add_from(repository, "old", str(tmp_path))
