@@ -20,6 +20,8 @@ from gnomon_cli.credentials import Credentials
 from gnomon_cli.output import CommandFailed
 from gnomon_core.errors import cause_of
 
+NO_TLS = ("wrong_version_number", "wrong version number", "record layer failure", "record_layer_failure")
+"""What versions of OpenSSL say of an answer in plain HTTP."""
 SHOWN_CHARACTERS = 1000
 """The most characters shown of an error without an error document: a traceback's last lines, but no page of HTML."""
 
@@ -139,6 +141,8 @@ class Gateway:
         if isinstance(error, LocationValueError):
             return _no_address(self.url)
         cause = error.reason if isinstance(error, MaxRetryError) else error
+        if isinstance(cause, SSLError) and any(reason in str(cause).lower() for reason in NO_TLS):
+            return CommandFailed(f"{self.url} does not speak TLS.", f"Write http:{self.url.removeprefix('https:')}.")
         if isinstance(cause, SSLError):
             return CommandFailed(f"{self.url} has a certificate that cannot be trusted.", "If it is yours, pass --tls-no-verify.")
         if isinstance(cause, HTTPTimeout) and not isinstance(cause, NewConnectionError):

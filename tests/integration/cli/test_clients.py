@@ -46,6 +46,13 @@ class TestFunctions:
         assert gnomon("list", "-q", "--sort", "invocations", "-g", recorder.url).stdout == "z\na\n"
         assert [function["name"] for function in json.loads(gnomon("ls", "--json", "-g", recorder.url).stdout)] == ["a", "z"]
 
+    def test_a_gateway_without_tls_is_not_said_to_have_a_bad_certificate(self, recorder: Any, gnomon: Any) -> None:
+        result = gnomon("list", "-g", recorder.url.replace("http:", "https:"))
+        assert result.returncode == 1
+        assert "does not speak TLS" in result.stderr
+        assert f"Write {recorder.url}" in result.stderr
+        assert "certificate" not in result.stderr
+
     def test_describe_takes_the_count_from_the_list(self, recorder: Any, gnomon: Any) -> None:
         recorder.answer("GET", "/system/function/one", 200, STATUS | {"invocationCount": 0})
         recorder.answer("GET", "/system/functions", 200, [STATUS])
