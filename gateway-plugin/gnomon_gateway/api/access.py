@@ -52,7 +52,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError
+from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError, bad_request
 from gnomon_gateway.api.socket_owner import is_held_by_a_user, owner_of
 from gnomon_gateway.http.exchange import internal_error
 
@@ -365,6 +365,7 @@ def _digest(text: bytes) -> bytes:
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _OWN_SITES = ("same-origin", "none")
+_HOST_NAME = re.compile(r"[a-z0-9_.:-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,13 +406,26 @@ class HostRule:
 
 
 def host_rule(bound_host: str, allowed: Iterable[str] = (), *, behind: bool = False) -> HostRule:
-    """The rule of a gateway that listens on `bound_host`; `allowed` are more names, as a proxy in front may use."""
-    names = {*LOOPBACK_NAMES, *(name.strip().strip("[]").lower() for name in allowed)}
+    """The rule of a gateway that listens on `bound_host`; `allowed` are more names, as a proxy in front may use.
+
+    Raises:
+        GnomonError: 400 `invalid_setting` for an allowed name that no Host header can have, such as a URL.
+
+    """
+    names = {*LOOPBACK_NAMES, *map(_allowed_name, filter(None, allowed))}
     everywhere = _is_address(bound_host) and ipaddress.ip_address(bound_host).is_unspecified
     if bound_host and not everywhere:
         names.add(bound_host.strip("[]").lower())
     any_address = everywhere or not (bound_host and is_loopback(bound_host))
     return HostRule(frozenset(names - {""}), any_address=any_address, behind=behind)
+
+
+def _allowed_name(allowed: str) -> str:
+    text = allowed.strip().lower()
+    name = text if _is_address(text) else _host_name(text)
+    if name is None or not _HOST_NAME.fullmatch(name):
+        raise bad_request("invalid_setting", f"--allowed-host has {allowed[:100]!r}.", "Name a host alone, as gateway.example.")
+    return name
 
 
 def _host_name(host: str) -> str | None:

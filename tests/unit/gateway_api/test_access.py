@@ -141,6 +141,23 @@ def test_other_names_do_not(host: str | None) -> None:
     assert (refused.value.status, refused.value.code) == (403, "foreign_host")
 
 
+@pytest.mark.parametrize("allowed", ["Gateway.example", " gateway.example ", "gateway.example:8443"])
+def test_an_allowed_name_passes_with_any_port(allowed: str) -> None:
+    host_rule("127.0.0.1", [allowed]).check("gateway.example:80", None, None)
+
+
+def test_an_allowed_address_may_have_brackets() -> None:
+    for allowed in ("2001:db8::1", "[2001:db8::1]"):
+        host_rule("127.0.0.1", [allowed]).check("[2001:db8::1]:80", None, None)
+
+
+@pytest.mark.parametrize("allowed", ["https://gateway.example", "gateway.example/", "a b", "a,b", "*", "gätewäy.example"])
+def test_an_allowed_host_that_no_request_can_name_is_refused_at_the_start(allowed: str) -> None:
+    with pytest.raises(GnomonError, match="--allowed-host has") as refused:
+        host_rule("127.0.0.1", [allowed])
+    assert (refused.value.status, refused.value.code) == (400, "invalid_setting")
+
+
 def test_listener_on_all_interfaces_accepts_addresses_but_no_names() -> None:
     rule = host_rule("0.0.0.0", ["gateway.openfaas"])
     for host in ("192.168.1.5:8080", "[2001:db8::1]:8080", "gateway.openfaas:8080", "localhost"):
