@@ -34,6 +34,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from time import monotonic
+from types import FunctionType
 from typing import Any, cast
 
 import httptools
@@ -461,9 +462,8 @@ _IDLE, _HEAD, _BODY, _ANSWER, _CLOSING = Phase
 class GatewayProtocol(HttpToolsProtocol):
     """The HTTP/1.1 protocol of a client's connection.
 
-    `common` is a uvicorn protocol without a connection, which holds the attributes that all connections share, such as the
-    configuration. Setting them on each connection took as long as parsing a request, and cost memory for ten thousand idle ones.
-    `events` counts the parser's callbacks, weighted by their cost.
+    A server opens connections of the subclass that `connection_class` makes for it. `events` counts the parser's callbacks,
+    weighted by their cost.
     """
 
     cycle: Any
@@ -473,17 +473,10 @@ class GatewayProtocol(HttpToolsProtocol):
     # Callbacks that are not needed. httptools reads each attribute, and the lookup by `__getattr__` would fail slowly.
     on_status = on_reset = on_chunk_header = on_chunk_complete = None
 
-    def __init__(
-        self,
-        common: HttpToolsProtocol,
-        context: ServerContext,
-        peer: Peer,
-    ) -> None:
-        # uvicorn's constructor is not called, because it sets twenty more attributes on each connection.
-        self._common = common
-        self._descriptor = peer.descriptor
-        self.connections, self.server_state, self.loop = common.connections, common.server_state, common.loop
-        self.client = peer.host, peer.port
+    def __init__(self, context: ServerContext, peer: Peer) -> None:
+        # uvicorn's constructor is not called: `connection_class` has what it would set. More than 30 attributes would make each
+        # access slower, because CPython then stores them in a dictionary of the object's own.
+        self._peer = peer
         self.pipeline = deque()
         self.cycle = None
         self.parser = new_parser(self)
@@ -508,11 +501,13 @@ class GatewayProtocol(HttpToolsProtocol):
         self._starting_pipelined = False
 
     @property
+    def client(self) -> tuple[str, int]:  # type: ignore[override]
+        """The client's host and port, for uvicorn."""
+        return self._peer.host, self._peer.port
+
+    @property
     def date_line(self) -> bytes:
         return self.context.date_line(self.server_state)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_common"], name)
 
     # The connection
 
@@ -537,11 +532,11 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def has_disconnected(self) -> bool:
         """Return whether the client has closed the connection, as the kernel knows it."""
-        return self.transport.is_closing() or has_disconnected(self._descriptor)
+        return self.transport.is_closing() or has_disconnected(self._peer.descriptor)
 
     def has_unread_data(self) -> bool:
         """Return whether the client has sent data that was not read."""
-        return not self.transport.is_closing() and has_unread_data(self._descriptor)
+        return not self.transport.is_closing() and has_unread_data(self._peer.descriptor)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse received data."""
@@ -808,9 +803,25 @@ class GatewayProtocol(HttpToolsProtocol):
         self.feed(head + unparsed)
 
 
-def open_connection(common: HttpToolsProtocol, context: ServerContext, buffer: ReadBuffer, peer: Peer) -> PortionReader:
-    """The protocol of a new connection. `common` has what uvicorn gives all connections of a server."""
-    return PortionReader(GatewayProtocol(common, context, peer), buffer)
+def connection_class(common: HttpToolsProtocol) -> type[GatewayProtocol]:
+    """The class of a server's connections, with the attributes of `common`, a protocol of uvicorn without a connection.
+
+    On the class, because setting them on each connection took as long as parsing a request, and cost memory for ten thousand idle
+    ones. Not by `__getattr__`, because CPython optimises no attribute access of a class that has one.
+    """
+    own = ("client", "parser", "scheme")
+    shared = {
+        # A function would be bound like a method.
+        name: staticmethod(value) if isinstance(value, FunctionType) else value
+        for name, value in vars(common).items()
+        if name not in own
+    }
+    return type(GatewayProtocol.__name__, (GatewayProtocol,), shared)
+
+
+def open_connection(kind: type[GatewayProtocol], context: ServerContext, buffer: ReadBuffer, peer: Peer) -> PortionReader:
+    """The protocol of a new connection of this kind."""
+    return PortionReader(kind(context, peer), buffer)
 
 
 _DISCONNECTED_LINGER_S = 1.0

@@ -20,7 +20,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.acceptor import Acceptor
-from gnomon_gateway.http.connection import GatewayProtocol, Limits, ReadBuffer, ServerContext, TimeoutCheck, open_connection
+from gnomon_gateway.http.connection import (
+    GatewayProtocol,
+    Limits,
+    ReadBuffer,
+    ServerContext,
+    TimeoutCheck,
+    connection_class,
+    open_connection,
+)
 from gnomon_gateway.http.exchange import HotRoutes
 
 _BACKLOG = 4096
@@ -50,7 +58,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         common = HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
-        opened = partial(open_connection, common, self._context, ReadBuffer())
+        opened = partial(open_connection, connection_class(common), self._context, ReadBuffer())
         self.servers = []
         self._acceptors = [Acceptor(listener, opened) for listener in sockets or ()]
         for acceptor in self._acceptors:
