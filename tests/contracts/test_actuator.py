@@ -29,7 +29,7 @@ from gnomon_simulator.profiles import modelled
 from gnomon_simulator.simulated_platform import NodePlan, SimulatedPlatform
 from gnomon_simulator.simulation import FunctionPlan, SimulatedFunction
 from tests.made_up_models import BlockPlan, made_up_profile
-from tests.unit.gateway.shadow_stage import NAME, Scripted, Stage
+from tests.unit.gateway.stage import NAME, Scripted, Stage
 from tests.unit.knative_autoscaler.played import Played, cluster_of, policies
 
 NODE_CORES = 8

@@ -16,8 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.integration.faults.callers import Callers
-from tests.integration.faults.history import HANDLER, History, Ledger
+from tests.integration.faults.history import HANDLER, Callers, History, Ledger
 from tests.integration.serve.conftest import Serving
 
 IMAGE = "ada/ledger:1"

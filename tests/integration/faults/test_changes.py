@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.process_memory import peak_bytes
-from tests.integration.faults.callers import Callers, until
 from tests.integration.faults.conftest import Faulty, freeze, go_on, serving
-from tests.integration.faults.history import BROKE_OFF
+from tests.integration.faults.history import BROKE_OFF, Callers, until
 from tests.integration.serve.conftest import is_alive
 
 SLOW_START = {"START_S": "0.3"}

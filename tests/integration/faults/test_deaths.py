@@ -15,8 +15,8 @@ from PIL import Image
 
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
-from tests.integration.faults.callers import Callers, until
 from tests.integration.faults.conftest import Faulty, freeze, go_on, kill
+from tests.integration.faults.history import Callers, until
 from tests.integration.serve.conftest import is_alive
 
 ROUNDS = 15

@@ -1,14 +1,11 @@
-"""One `gnomon serve` for every attack, and bytes on a socket to attack it with.
-
-The gateway is the same process from the first test to the last: what one attack breaks, the others see. When all are over, it
-must still answer, and its own log must hold no traceback.
-"""
+"""One `gnomon serve` for every attack, functions that misbehave, and requests as bytes on a socket."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import re
@@ -18,15 +15,58 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 import urllib3
 
-from tests.integration.hostile.functions import ANNOTATIONS, HASTE_S, IMAGE, Function, deployed
 from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving
 from tests.waiting import TIMEOUT_S, eventually
+
+IMAGE = "hostile/villain:1"
+DEADLINE_S, HASTE_S = 2.0, 0.5
+ANNOTATIONS = {"gnomon/deadline-ms": "2000", "gnomon/autoscaler": "fixed"}
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Function:
+    gateway: Attacked
+    name: str
+
+    def call(self, deed: str, argument: object = "", body: bytes = b"x", **headers: str) -> urllib3.BaseHTTPResponse:
+        return self.gateway.call("POST", f"/function/{self.name}/{quote(deed)}/{argument}", body, **headers)
+
+    def shell(self, script: str) -> str:
+        answer = self.call("shell", body=script.encode())
+        assert answer.status == 200, answer.data
+        return answer.data.decode(errors="replace")
+
+    def python(self, code: str) -> dict[str, Any]:
+        answer = self.call("python", body=code.encode())
+        assert answer.status == 200, answer.data
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def works(self) -> bool:
+        return self.call("echo", body=b"well").data == b"well"
+
+
+@contextmanager
+def deployed(gateway: Attacked, image: str, deadline_s: float = DEADLINE_S) -> Iterator[Function]:
+    """A function of the villain's image, for as long as it is needed."""
+    name = f"villain-{next(_numbers)}"
+    annotations = ANNOTATIONS | {"gnomon/deadline-ms": str(round(deadline_s * 1e3))}
+    gateway.deploy(name, image=image, annotations=annotations, limits={"memory": "192Mi"})
+    function = Function(gateway, name)
+    eventually(function.works, "the villain never began")
+    yield function
+    gateway.call("DELETE", "/system/functions", {"functionName": name})
+
 
 INTERNAL = "X-OpenFaaS-Internal"
 MODEL = "efficientnet-lite0"
@@ -284,3 +324,22 @@ def survivor(gateway: Attacked, bystander: Function, image: str) -> Iterator[Fun
     del bystander
     with deployed(gateway, image) as function:
         yield function
+
+
+HOST = b"Host: 127.0.0.1\r\n"
+SECOND = b"GET /second HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+THREE = b"Content-Length: 3\r\n"
+CHUNKS = b"3\r\nabc\r\n0\r\n\r\n"
+HOT, ASYNC, CONTROL = "/function/echo", "/async-function/echo", "/system/secrets"
+targets = pytest.mark.parametrize("target", [HOT, ASYNC, CONTROL])
+
+
+def post(target: str, head: bytes, body: bytes = b"") -> bytes:
+    return f"POST {target} HTTP/1.1\r\n".encode() + HOST + head + b"\r\n" + body
+
+
+def check_refused(answers: list[Answer], *statuses: int) -> None:
+    assert [answer.status for answer in answers] in [[status] for status in statuses]
+    check_error(answers[0])
+    assert answers[0].headers["connection"] == "close"

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_platforms.local.builder.builder import BUILD_UID
-from tests.integration.hostile.conftest import Answer, Attacked, check_error, read_answers
-from tests.integration.hostile.functions import IMAGE, deployed
+from tests.integration.hostile.conftest import IMAGE, Answer, Attacked, check_error, deployed, read_answers
 from tests.integration.serve.conftest import GNOMON, ROOT
 from tests.waiting import eventually
 

@@ -7,8 +7,7 @@ import json
 import pytest
 import urllib3
 
-from tests.integration.hostile.conftest import check_error, read_answers
-from tests.integration.hostile.functions import Function
+from tests.integration.hostile.conftest import Function, check_error, read_answers
 from tests.waiting import eventually
 
 MIB = 1 << 20

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.hostile.conftest import Answer, Attacked, SlowClients, check_error, read_answers
-from tests.integration.hostile.raw_requests import (
+from tests.integration.hostile.conftest import (
     ASYNC,
     CHUNKED,
     CHUNKS,
@@ -16,8 +15,13 @@ from tests.integration.hostile.raw_requests import (
     HOT,
     SECOND,
     THREE,
+    Answer,
+    Attacked,
+    SlowClients,
+    check_error,
     check_refused,
     post,
+    read_answers,
     targets,
 )
 from tests.waiting import eventually

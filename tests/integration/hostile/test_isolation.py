@@ -19,9 +19,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.hostile.conftest import MARKER, Attacked, check_error, read_answers
-from tests.integration.hostile.functions import Function
-from tests.integration.hostile.raw_requests import ASYNC, CHUNKED, CHUNKS, CONTROL, HOST, HOT, SECOND, THREE, post, targets
+from tests.integration.hostile.conftest import (
+    ASYNC,
+    CHUNKED,
+    CHUNKS,
+    CONTROL,
+    HOST,
+    HOT,
+    MARKER,
+    SECOND,
+    THREE,
+    Attacked,
+    Function,
+    check_error,
+    post,
+    read_answers,
+    targets,
+)
 from tests.waiting import eventually
 
 REQUESTS = 5000

@@ -28,8 +28,7 @@ from gnomon_server.scaling import ScalingAdapter
 from tests.integration.gateway.conftest import not_here
 from tests.integration.ownership.conftest import SECRET
 from tests.ownership_boards import MemoryBoard
-from tests.unit.gateway.planned import BOUNDED, Planned
-from tests.unit.gateway.shadow_stage import NAME
+from tests.unit.gateway.stage import BOUNDED, NAME, Planned
 from tests.waiting import until
 
 if TYPE_CHECKING:

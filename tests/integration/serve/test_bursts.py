@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.serve.bursting import WITHIN, Network, function, put_network, served
-from tests.integration.serve.conftest import Serving
-from tests.integration.serve.load import Load
+from tests.integration.serve.conftest import Load, Serving
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.serve.conftest import GNOMON, Serving, is_alive
-from tests.integration.serve.load import Load, echoing
+from tests.integration.serve.conftest import GNOMON, Load, Serving, echoing, is_alive
 from tests.waiting import eventually
 
 # The classic watchdog splits its process at spaces and knows no quotes.

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.serve.conftest import GNOMON, Serving
-from tests.integration.serve.load import Load, echoing
+from tests.integration.serve.conftest import GNOMON, Load, Serving, echoing
 from tests.waiting import eventually
 
 PACKAGE = """

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.serve.bursting import MODEL, WITHIN, Function, Network, function, put_network, served
-from tests.integration.serve.conftest import Serving
-from tests.integration.serve.load import Load
+from tests.integration.serve.conftest import Load, Serving
 from tests.kubernetes.measured import in_a_hurry
 from tests.waiting import eventually
 

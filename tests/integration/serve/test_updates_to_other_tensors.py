@@ -12,7 +12,7 @@ import torch
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.faults.conftest import Faulty, freeze, go_on
-from tests.integration.serve.load import Load
+from tests.integration.serve.conftest import Load
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]

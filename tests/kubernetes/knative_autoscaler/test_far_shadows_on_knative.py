@@ -24,7 +24,7 @@ from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import ONE_CORE, running, until
 from tests.kubernetes.knative_autoscaler.test_shadows_on_knative import REVISION, VOLUME, Bodies, asyfunc, callers_of
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET
-from tests.kubernetes.knative_batching.pods import TOKEN as BATCH_TOKEN
+from tests.kubernetes.knative_batching.conftest import TOKEN as BATCH_TOKEN
 from tests.kubernetes.knative_batching.test_serving_revisions import serving
 from tests.kubernetes.replicas.bodies import LABELS, NODES, coordinator_pod, put_models, two_nodes
 from tests.kubernetes.replicas.bursts import gave_up

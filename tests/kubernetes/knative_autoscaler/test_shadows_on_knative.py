@@ -29,9 +29,8 @@ from tests.integration.coordinator_node.node import TOKEN as NODE_TOKEN
 from tests.integration.coordinator_node.node import Body, Node
 from tests.kubernetes.knative_autoscaler.played_knative import PA, Application, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, running, until
-from tests.kubernetes.knative_batching.conftest import ENV, SECRET
-from tests.kubernetes.knative_batching.pods import TOKEN as BATCH_TOKEN
-from tests.kubernetes.knative_batching.pods import QueueProxy
+from tests.kubernetes.knative_batching.conftest import ENV, SECRET, QueueProxy
+from tests.kubernetes.knative_batching.conftest import TOKEN as BATCH_TOKEN
 from tests.kubernetes.knative_batching.test_serving_revisions import serving
 from tests.kubernetes.openfaas.kubelet import WORKER
 from tests.kubernetes.replicas.bodies import LABELS, MODEL, NODES, coordinator_pod, node_at, put_model

@@ -21,8 +21,7 @@ from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_autoscaler.conftest import KINDS
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK
-from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, SECRET
-from tests.kubernetes.knative_batching.pods import TOKEN, Pod
+from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, SECRET, TOKEN, Pod
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "knative" / "gateway"
 SYSTEM = "knative-serving"

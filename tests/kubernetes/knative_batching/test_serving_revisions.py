@@ -23,8 +23,7 @@ from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
-from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, SECRET, Pods
-from tests.kubernetes.knative_batching.pods import QUEUE_PORT, TOKEN, Pod
+from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, QUEUE_PORT, SECRET, TOKEN, Pod, Pods
 from tests.kubernetes.replicas.bodies import MODEL, put_model
 from tests.platform_testing import request_frame
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
+from gnomon_platforms.kubernetes.client import connect
+from gnomon_platforms.openfaas.store import KubernetesStore
 from tests.cluster import build
 from tests.cluster.client import Cluster, until
 from tests.kubernetes.conftest import plane
@@ -69,3 +71,7 @@ def gone(cluster: Cluster) -> None:
 def core(controlled: Cluster) -> client.CoreV1Api:
     api: client.CoreV1Api = controlled.core
     return api
+
+
+def opened(kubeconfig: Path) -> KubernetesStore:
+    return KubernetesStore(connect(kubeconfig))

@@ -17,9 +17,8 @@ from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from tests.cluster.client import Cluster
 from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of
-from tests.kubernetes.openfaas.conftest import gone
+from tests.kubernetes.openfaas.conftest import gone, opened
 from tests.kubernetes.openfaas.kubelet import Kubelet
-from tests.kubernetes.openfaas.opening import opened
 from tests.platform_testing import Recorder, answers, request_frame, send
 from tests.waiting import eventually, until
 

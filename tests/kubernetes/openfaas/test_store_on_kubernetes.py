@@ -20,7 +20,7 @@ from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace
 from tests.cluster.client import Cluster, until
 from tests.contracts.test_function_store import FunctionStoreContract, stored
-from tests.kubernetes.openfaas.opening import opened
+from tests.kubernetes.openfaas.conftest import opened
 
 NAMESPACES = ("openfaas-fn", "staging", "other", "dev")
 KEY = FunctionKey("fn")
@@ -45,7 +45,7 @@ def bare(control_plane: Cluster) -> Iterator[Cluster]:
 
 
 class TestKubernetesStore(FunctionStoreContract):
-    opener = "tests.kubernetes.openfaas.opening:opened"
+    opener = "tests.kubernetes.openfaas.conftest:opened"
 
     @pytest.fixture
     def path(self, bare: Cluster) -> Path:

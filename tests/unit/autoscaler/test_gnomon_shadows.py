@@ -1,4 +1,6 @@
-"""Shadows of `gnomon`: for what ready Bodies lack until further ones have started, where the replay says that they pay."""
+"""Shadows until Bodies have started: those of `gnomon`, and those of `fixed+shadows`."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -226,3 +228,75 @@ def test_on_any_timeline_shadows_fit_their_nodes_serve_a_body_and_end(load: list
 def test_a_timeline_with_an_unexpected_queue_has_shadows() -> None:
     made = [action for _, decision in served([(20, 8, False), (120, 4, True)]).decisions for action in decision.actions]
     assert of_kind(CreateShadow, made)
+
+
+BRIDGED = made_up_profile(HALVES, LATENCY_S, cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB)
+WHOLE = made_up_profile([BlockPlan(1.0, 100 * MB, splittable=False)], LATENCY_S, cores=(1, 2), gmacs=4.0)
+BRIDGING = Settings(autoscaler="fixed+shadows", slo_s=1.5, cores=2, max_cores=2, max_batch=8, scale=ScaleSettings(max=12))
+NODE = (("n0", 8),)
+START_S = 3.0
+
+
+def one_ready(**fields: Any) -> Timeline:
+    """A function with one ready Body."""
+    line = Timeline(BRIDGING, **{"nodes": NODE, "start_s": START_S, "profile": BRIDGED} | fields)
+    assert play(line, 2 * START_S, rps=15.0) == 1
+    assert not line.shadows
+    return line
+
+
+def test_body_that_is_asked_for_starts_at_once_and_a_shadow_helps_until_it_has() -> None:
+    line = one_ready()
+    (first,) = line.instances
+    line.requested = 2
+    (decision,) = [candidate for candidate in line.play(0.5) if candidate.actions]
+    assert [type(action) for action in decision.actions] == [CreateShadow, CreateBody], "the Shadow is the more urgent one"
+    assert [shadow.partner for shadow in line.shadows] == [first]
+    line.play(START_S - 1.0)
+    assert len(line.shadows) == 1
+    line.play(2.0)
+    assert (line.live, line.shadows) == (2, [])
+    line.play(10.0)
+    assert (line.live, line.shadows) == (2, [])
+
+
+def test_each_ready_body_gets_a_shadow_where_more_is_missing_than_one_adds() -> None:
+    line = one_ready(nodes=(("n0", 16),))
+    line.requested = 2
+    line.play(2 * START_S)
+    line.requested = 5
+    line.play(1.0)
+    assert len({shadow.partner for shadow in line.shadows}) == 2
+    line.play(2 * START_S)
+    assert (line.live, line.shadows) == (5, [])
+
+
+def test_fewer_bodies_end_their_shadows() -> None:
+    line = one_ready()
+    line.requested = 2
+    line.play(0.5)
+    assert line.shadows
+    line.requested = 1
+    line.play(1.0)
+    assert (line.live, line.shadows) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "fields", [{"profile": None}, {"profile": WHOLE}, {"nodes": (("n0", 4),)}], ids=["no profile", "whole", "no room"]
+)
+def test_without_a_pair_that_pays_or_room_for_it_bodies_are_the_only_help(fields: dict[str, Any]) -> None:
+    line = one_ready(**fields)
+    line.requested = 2
+    line.play(START_S)
+    assert not line.shadows
+    line.play(START_S)
+    assert line.live == 2
+
+
+def test_first_body_starts_alone() -> None:
+    line = Timeline(
+        replace(BRIDGING, scale=ScaleSettings(min=0, max=12, zero=True)), nodes=NODE, start_s=START_S, profile=BRIDGED
+    )
+    line.requested = 3
+    line.play(1.0)
+    assert (line.live, line.shadows) == (3, [])

@@ -26,7 +26,7 @@ from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.store import SqliteStore
 from tests.refusals import refused
-from tests.unit.gateway.shadow_stage import Scaling, Scripted, Silent
+from tests.unit.gateway.stage import Scaling, Scripted, Silent
 from tests.waiting import until
 
 KEY, MODEL = FunctionKey("faces"), "m@1"

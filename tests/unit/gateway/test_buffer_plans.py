@@ -13,8 +13,7 @@ import pytest
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.replicas.state_sync import follow, plans_to_json
-from tests.unit.gateway.planned import OTHER_PLAN, PLAN, Planned, deployment
-from tests.unit.gateway.shadow_stage import NAME
+from tests.unit.gateway.stage import NAME, OTHER_PLAN, PLAN, Planned, deployment
 
 AS_DEPLOYED = (8, 0.3)
 

@@ -1,22 +1,28 @@
-"""Deployments, removals and actions that fail."""
+"""Deployments: the checks before a function is served, updates and removals that fail, and actions that are refused."""
+
+# ruff: noqa: ARG002 - who stands in for a seam takes what the seam gives
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from gnomon_core.errors import GnomonError
+from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.interfaces import LogQuery
-from gnomon_core.scaling import CreateBody
-from gnomon_core.settings import Settings
+from gnomon_core.interfaces import Capabilities, InstanceRequest, LogQuery, SchedulingPolicy
+from gnomon_core.pairs import Pair
+from gnomon_core.policy_registry import PolicyPlugin
+from gnomon_core.scaling import ChangeShadow, CreateBody, CreateShadow, DestroyBody, PromoteShadow, Resize
+from gnomon_core.settings import Settings, read_settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, decode, encode, error_result
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation
@@ -27,9 +33,13 @@ from gnomon_gateway.functions.function_runtime import FunctionDirectory, Functio
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.scheduling.policies import Immediate
+from gnomon_gateway.functions.validation import Checks, FunctionInputs
+from gnomon_gateway.scheduling.policies import Fixed, Immediate
+from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from gnomon_server.scaling import ScalingAdapter
+from tests.unit.gateway.stage import NAME, OTHER, PAIR, Scaling, Scripted, Silent
+from tests.unit.gateway.stage import Stage as FunctionStage
 from tests.unit.gateway.test_dispatching_pairs import arrive, largest, make, sizes
 from tests.waiting import until
 
@@ -245,3 +255,181 @@ async def test_answer_of_an_instance_is_never_taken_for_a_refusal(*, tensors: bo
     answer = await called(THROTTLED, at_the_instance=True, tensors=tensors)
     assert (answer.status, answer.is_ours) == (503, False)
     assert DEFAULT_RULE.wait_s(answer, 1, Random(1)) is None
+
+
+SPEC = read_deployment({"service": "f", "image": "i", "secrets": ["gone", "there"]})
+
+
+class Anything:
+    """A platform that could run everything."""
+
+    def check(self, spec: FunctionSpec) -> None:
+        pass
+
+
+class Cluster(Anything):
+    """One whose instances outlive a gateway."""
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[()]:
+        raise NotImplementedError
+
+    def scaling_conflict(self, function: str) -> None:
+        raise NotImplementedError
+
+    def revision(self, spec: FunctionSpec) -> str:
+        return spec.image
+
+    def signature(self, spec: FunctionSpec) -> None:
+        pass
+
+    def profile(self, spec: FunctionSpec) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    opened = SqliteStore(tmp_path / "functions.db")
+    opened.put_secret(FunctionKey("there"), b"value")
+    yield opened
+    opened.close()
+
+
+async def no_model(_: str) -> None:
+    pass
+
+
+def checks(store: SqliteStore, platform: Any, **schedulers: PolicyPlugin[SchedulingPolicy]) -> Checks:
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
+    scaling = ScalingAdapter(BUILT_IN, lambda: capabilities)
+    return Checks(store, platform, scaling, no_model, SCHEDULING.built_in | schedulers)
+
+
+def test_added_scheduling_policy_is_used_by_functions_that_name_it(store: SqliteStore) -> None:
+    mine = checks(
+        store, Anything(), mine=PolicyPlugin(lambda settings: Fixed(settings.max_batch, 1.0), "Fixed, always a second.")
+    )
+    assert isinstance(mine.policy(Settings(scheduler="mine")), Fixed)
+    with pytest.raises(GnomonError, match="which is no scheduling policy"):
+        checks(store, Anything()).policy(Settings(scheduler="mine"))
+
+
+def test_a_setting_of_a_policy_that_nobody_knows_is_refused(store: SqliteStore) -> None:
+    with pytest.raises(GnomonError, match="is a setting of a policy 'backlgo', which is not known") as refused:
+        checks(store, Anything()).policy(read_settings({}, {"gnomon/backlgo.per-instance": "20"}))
+    assert refused.value.code == "unknown_setting"
+
+
+async def test_adopted_pods_serve_although_a_secret_is_missing(store: SqliteStore) -> None:
+    means = await checks(store, Cluster()).spec(SPEC, again=True)
+    assert means == FunctionInputs({"there": b"value"}, SPEC.image, None, None)
+
+
+@pytest.mark.parametrize(("platform", "again"), [(Cluster(), False), (Anything(), True), (Anything(), False)])
+async def test_new_instances_need_all_of_them(store: SqliteStore, platform: Anything, *, again: bool) -> None:
+    with pytest.raises(GnomonError) as caught:
+        await checks(store, platform).spec(SPEC, again=again)
+    assert caught.value.code == "secret_not_found"
+
+
+async def test_missing_model_is_400_and_not_404(store: SqliteStore) -> None:
+    """faas-cli creates a function whose update answers 404, and would then be told that it is deployed already."""
+
+    class WithoutModels(Anything):
+        def check(self, _: FunctionSpec) -> None:
+            raise not_found("model_not_found", "There is no model.", "There are: resnet50.")
+
+    with pytest.raises(GnomonError) as refused:
+        await checks(store, WithoutModels()).spec(SPEC)
+    assert (refused.value.status, refused.value.code, refused.value.hint) == (400, "model_not_found", "There are: resnet50.")
+
+
+@pytest.mark.parametrize("variable", ["exec_timeout", "read_timeout", "write_timeout"])
+@pytest.mark.parametrize("text", ["soon", "1 minute", "-5s"])
+async def test_a_timeout_that_is_no_duration_is_refused_when_a_function_is_deployed(
+    store: SqliteStore, variable: str, text: str
+) -> None:
+    spec = replace(SPEC, secrets=("there",), environment={variable: text})
+    with pytest.raises(GnomonError, match=f"{variable}: .*{text}.* is not a duration") as refused:
+        await checks(store, Cluster()).spec(spec)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_setting")
+    assert refused.value.hint == f"Example: {variable}: 30s"
+    # A function that an earlier version accepted is served after a restart.
+    await checks(store, Cluster()).spec(spec, again=True)
+    await checks(store, Cluster()).spec(replace(spec, environment={variable: "1m30s"}))
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "$(id)", "UPPER", "a b", "", ".hidden"])
+async def test_a_hint_never_repeats_a_name_that_no_secret_can_have(store: SqliteStore, name: str) -> None:
+    with pytest.raises(GnomonError, match="is not a name for a secret") as refused:
+        await checks(store, Cluster()).spec(replace(SPEC, secrets=(name,)))
+    assert (refused.value.status, refused.value.code) == (400, "invalid_name")
+    assert "lower-case letters" in refused.value.hint
+    assert "gnomon secret create" not in refused.value.hint
+
+
+class Full(Scripted):
+    """Refuses Shadows, their changes and other sizes, each with a text of its own; and Bodies where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.asked_on: list[str | None] = []
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        if self.full:
+            raise no_room("for a Body")
+        self.asked_on.append(request.node)
+        return await super().create(request)
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        raise no_room(f"for a Shadow of {body_id}")
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        raise no_room("for another pair")
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        raise no_room("for a whole model")
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        raise no_room("for a larger Body")
+
+
+def no_room(text: str) -> GnomonError:
+    return GnomonError(503, "no_capacity", f"No room {text}.", "")
+
+
+@pytest.fixture
+async def full() -> Full:
+    return Full()
+
+
+@pytest.fixture
+async def full_stage(full: Full) -> FunctionStage:
+    made = FunctionStage(full)
+    await made.begin()
+    made.instances.shadows.add("s", "b1")
+    return made
+
+
+REFUSED = [CreateShadow("b1", PAIR), ChangeShadow("s", OTHER), PromoteShadow("s"), Resize("b1", 2)]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda action: type(action).__name__)
+async def test_help_that_is_refused_holds_up_no_body(
+    full_stage: FunctionStage, full: Full, refused: CreateShadow | ChangeShadow | PromoteShadow | Resize
+) -> None:
+    """In a burst it is refused at each tick: what waited for it would never be made."""
+    with pytest.raises(GnomonError, match="No room") as refusal:
+        await full_stage.instances.apply(NAME, [refused, CreateBody(1, "other")])
+    assert refusal.value.code == "no_capacity"
+    assert full.asked_on[1:] == ["other"]
+    assert "b2" in full.there
+
+
+async def test_a_body_that_is_refused_ends_the_decision(full_stage: FunctionStage, full: Full) -> None:
+    """The next action may be the end of the instance that the refused one was to replace."""
+    full.full = True
+    with pytest.raises(GnomonError, match="for a Body"):
+        await full_stage.instances.apply(NAME, [CreateShadow("b1", PAIR), CreateBody(1), DestroyBody("b1")])
+    await full_stage.settle()
+    assert full.destroyed == []

@@ -23,7 +23,7 @@ from gnomon_gateway.functions.manager import MOST_REREADS, Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
 from gnomon_server.process import WORKER_THREADS
-from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from tests.unit.gateway.stage import NAME, Scaling, Scripted, Silent
 from tests.virtual_clock import VirtualClock
 from tests.waiting import until
 

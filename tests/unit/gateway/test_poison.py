@@ -22,7 +22,7 @@ from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, Client, Holding, Scaling, Scripted
+from tests.unit.gateway.stage import NAME, Client, Holding, Scaling, Scripted
 
 EVENTS = LaneKey("events", "f")
 

@@ -23,7 +23,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, PAIR, Client, Holding, PersistentPlatform, Scaling, Scripted, Silent, Stage
+from tests.unit.gateway.stage import NAME, PAIR, Client, Holding, PersistentPlatform, Scaling, Scripted, Silent, Stage
 
 
 class Removed:

@@ -19,7 +19,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.pending_restore import MOST_ATTEMPTS
 from gnomon_gateway.store import SqliteStore
 from tests.refusals import refused
-from tests.unit.gateway.shadow_stage import Scaling, Scripted
+from tests.unit.gateway.stage import Scaling, Scripted
 from tests.waiting import until
 
 

@@ -21,7 +21,7 @@ from gnomon_core.scaling import (
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.replicas.state_sync import document
 from gnomon_gateway.scheduling.policies import Immediate
-from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, PersistentPlatform, Silent, Stage
+from tests.unit.gateway.stage import NAME, OTHER, PAIR, PersistentPlatform, Silent, Stage
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import NAME, Client, Scaling, Scripted, Silent
+from tests.unit.gateway.stage import NAME, Client, Scaling, Scripted, Silent
 
 KEY = FunctionKey("fn")
 REASON = "exit status 1; its log ends: Traceback (most recent call last): | File handler.py | ImportError: no handle()"

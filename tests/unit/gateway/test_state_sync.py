@@ -23,7 +23,7 @@ from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.replicas.state_sync import PairFollower, Reporter, pairs_to_json
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
-from tests.unit.gateway.shadow_stage import Client, Scaling, Scripted
+from tests.unit.gateway.stage import Client, Scaling, Scripted
 from tests.unit.ownership.test_queue_changes_hands import OneInstance, turn
 
 NAME = "f.openfaas-fn"

@@ -33,7 +33,7 @@ from gnomon_gateway.v2.json_process import LARGE_BYTES
 from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
 from gnomon_gateway.v2.reading import BodyReader
 from tests.unit.gateway.dispatching import Proportional
-from tests.unit.gateway.shadow_stage import Scaling, Scripted
+from tests.unit.gateway.stage import Scaling, Scripted
 from tests.unit.gateway.test_latency import PROFILE
 
 SIGNATURE = ModelSignature(

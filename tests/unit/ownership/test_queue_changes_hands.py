@@ -14,7 +14,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
-from tests.unit.gateway.shadow_stage import Client
+from tests.unit.gateway.stage import Client
 
 
 class OneInstance:

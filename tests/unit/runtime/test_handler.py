@@ -16,7 +16,7 @@ from gnomon_runtime.application import Application, Channel
 from gnomon_runtime.compute_thread import ComputeThread
 from gnomon_runtime.handler import load_application
 from gnomon_runtime.process import ProcessApplication
-from tests.unit.runtime.handlers import Make, answer, batch, headers
+from tests.unit.runtime.conftest import Make, answer, batch, headers
 
 
 def test_a_handler_of_the_python3_http_template_runs_unchanged(make: Make) -> None:

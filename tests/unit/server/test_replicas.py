@@ -34,7 +34,7 @@ from gnomon_server.replicas import Replicas, begin_to_lead
 from gnomon_server.scaling import MOST, SavedScalingState, ScalingAdapter, ScalingStateTransfer
 from gnomon_server.store_changes import StoreChanges
 from tests.timelines import running
-from tests.unit.gateway.shadow_stage import NAME, Scripted
+from tests.unit.gateway.stage import NAME, Scripted
 from tests.virtual_clock import VirtualClock
 
 

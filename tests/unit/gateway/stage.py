@@ -1,4 +1,5 @@
-"""A function of a gateway whose platform does nothing by itself: a test says what it tells, in whatever order."""
+"""Functions of a gateway whose platform does nothing by itself: a test says what the platform reports, in whatever order."""
+
 # ruff: noqa: ARG002 - who stands in for a seam takes what the seam gives
 
 from __future__ import annotations
@@ -6,17 +7,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel, Capabilities, InstanceRequest, PlatformListener, Usage
 from gnomon_core.pairs import Pair
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
     CreateBody,
     CreateShadow,
     DecisionRecord,
+    SetBufferPlan,
 )
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
@@ -24,8 +28,11 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed, OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.instances import Instances
+from gnomon_gateway.functions.instances import Instances, ScalingControl
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.scheduling.policies import Immediate
+from gnomon_gateway.scheduling.registry import BUILT_IN
+from gnomon_gateway.store import SqliteStore
 
 NAME = "fn.openfaas-fn"
 PAIR = Pair(2, (1, 2), (0, 1, 1, 2))
@@ -241,3 +248,61 @@ class Stage:
     def known(self) -> Pair | None:
         """The dispatcher's record of the Body."""
         return self.deployed.runtime.dispatcher.workers.by_id["b1"].pair
+
+
+PLAN, OTHER_PLAN = SetBufferPlan(4, 0.05), SetBufferPlan(2, 0.01)
+BOUNDED = "bounded"
+
+
+class Bounded(Immediate):
+    """A scheduling policy with the bounds that it was made for."""
+
+    name = BOUNDED
+
+    def __init__(self, settings: Settings) -> None:
+        self.bounds = settings.max_batch, settings.max_wait_s
+
+
+class Planning(Scaling):
+    """A `ScalingControl` for functions whose policy asks for that scheduling."""
+
+    def check(self, settings: Settings) -> str:
+        del settings
+        return BOUNDED
+
+
+class Planned:
+    """A gateway that follows another until `other_replicas.leads`. Its functions wait for as many as eight, up to 300 ms."""
+
+    def __init__(self, folder: Path, scaling: ScalingControl | None = None, other_replicas: OtherReplicas | None = None) -> None:
+        self.store = SqliteStore(folder / "functions.db")
+        self.other_replicas = other_replicas or OtherReplicas()
+        self.manager = Manager(
+            self.store,
+            Scripted(),
+            scaling or Planning(),
+            now=lambda: 0.0,
+            schedulers={**BUILT_IN, BOUNDED: PolicyPlugin(Bounded, "Knows its bounds.")},
+            other_replicas=self.other_replicas,
+        )
+        self.instances = self.manager.instances
+
+    async def stop(self) -> None:
+        await self.manager.stop()
+        self.store.close()
+
+    def policy(self, name: str = "fn") -> Bounded:
+        """The scheduling policy of a function."""
+        runtime = self.manager.directory.lookup(name)
+        assert runtime is not None
+        assert isinstance(runtime.policy, Bounded)
+        return runtime.policy
+
+    def bounds(self, name: str = "fn") -> tuple[int, float | None]:
+        """The bounds of its batches: size and wait."""
+        return self.policy(name).bounds
+
+
+def deployment(most: int = 8, name: str = "fn", **environment: str) -> FunctionSpec:
+    annotations = {"gnomon/max-batch": str(most), "gnomon/max-wait-ms": "300"}
+    return read_deployment({"service": name, "image": "i", "annotations": annotations, "envVars": environment})
