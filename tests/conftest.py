@@ -65,7 +65,7 @@ def build_archive() -> Callable[..., bytes]:
 
 @pytest.fixture
 def build_archive_file(tmp_path: Path, build_archive: Callable[..., bytes]) -> Callable[..., Path]:
-    """The same in a file."""
+    """The archive of a build, in a file."""
 
     def make(*arguments: str, **options: str) -> Path:
         path = tmp_path / "request.tar"

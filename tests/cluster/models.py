@@ -76,7 +76,7 @@ def images(cluster: Cluster) -> Images:
 
 
 def small(cluster: Cluster, name: str, variable: str) -> str:
-    """One of our images that takes seconds to build: the name by which the cluster has it. `variable` names another cluster's.
+    """An image of ours that takes seconds to build: the name by which the cluster has it. `variable` names another cluster's.
 
     Raises:
         CannotBeHad: it is not to be had, and why.

@@ -55,7 +55,7 @@ class Couple:
         return numbers.tolist(), [hand_over["outcome"] for hand_over in frame.head_json().get("pair", [])]
 
     async def share(self, shadows: int = 1) -> tuple[list[float], list[str]]:
-        """The same, asked again while this machine is so busy that a Shadow comes too late; three times in a row end a pair."""
+        """Answers and outcomes, asked for again while a busy machine makes the Shadow late: three times in a row end a pair."""
         for _ in range(50):
             numbers, outcomes = await self.ask()
             if outcomes == ["answered"] * shadows:
@@ -76,7 +76,7 @@ class Couple:
 
 
 def near(numbers: list[float]) -> list[float]:
-    """The same numbers: kernels may sum in another order for another number of rows."""
+    """Return whether both hold the same numbers: kernels may sum in another order for another number of rows."""
     close: list[float] = pytest.approx(numbers, rel=1e-5, abs=1e-5)
     return close
 

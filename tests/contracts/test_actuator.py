@@ -233,7 +233,7 @@ class Recorded:
 
 
 class Awaited:
-    """The same with coroutines."""
+    """The actuator of the contract, with coroutines."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded

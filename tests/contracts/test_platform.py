@@ -147,7 +147,7 @@ class PlatformContract(InstanceContract):
         await listener.channel(instance.id)
 
     async def test_an_instance_counts_from_when_it_was_asked_for(self, started: Started) -> None:
-        """Whoever looks while it is read what it is made of, and asks for what is missing, would have two."""
+        """A policy that looks while the instance is being made, and asks for what is missing, would have two."""
         platform, listener = started
         creation = asyncio.create_task(platform.create(instance_of(deployment())))
         await asyncio.sleep(0)

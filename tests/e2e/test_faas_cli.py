@@ -1,4 +1,4 @@
-"""The same life of a function, told by `gnomon` and by the real `faas-cli`, against `gnomon serve`."""
+"""The life of a function by `gnomon` and by the real `faas-cli`, both against `gnomon serve`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def fuzz_coordinator(rng: random.Random, count: int, cases: Counter[str]) -> Non
 
 
 def _round(rng: random.Random, coordinator: Coordinator, number: int, cases: Counter[str]) -> int:
-    """Some instances that come, say what they should not, and go; then a ping."""
+    """Instances come, say what they should not, and go; then a ping."""
     said = 0
     instances: list[tuple[str, socket.socket]] = []
     while said < PER_ROUND:

@@ -93,7 +93,7 @@ class Coordinator:
         self.supervisor.settimeout(PATIENCE_S)
 
     def end(self) -> None:
-        """Its supervisor goes.
+        """End the supervisor's side.
 
         Raises:
             RuntimeError: it had ended before, or does so with another status than 0.

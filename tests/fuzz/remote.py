@@ -72,7 +72,7 @@ def noise(rng: random.Random, size_bytes: int) -> bytes:
 
 
 def fuzz_streams(rng: random.Random, count: int, cases: Counter[str]) -> None:
-    """Some messages on a stream, in pieces.
+    """Send messages on a stream, in pieces.
 
     Raises:
         RuntimeError: a tensor lies outside the buffer.

@@ -169,7 +169,7 @@ class Played:
 def test_while_an_idle_instance_could_execute_a_request_in_time_it_is_not_refused(
     scheduler: str, curve: Curve, instances: int, gaps: list[tuple[float, float, int]]
 ) -> None:
-    """Some come together, each group with a deadline of its own. `adaptive-paper` drops what misses the objective."""
+    """Requests come in groups, each with a deadline of its own. `adaptive-paper` drops what misses the objective."""
     played, now_s = Played(scheduler, curve, instances), 0.0
     for gap_s, budget_s, together in gaps:
         now_s += gap_s

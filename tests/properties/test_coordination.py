@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, pairs end up as they are requested, and everybody believes the same.
+"""Pairs end up as they are requested, in any order of events, and everybody believes the same.
 
 A node in miniature around the real state machine: a supervisor, a platform and instances that keep to the protocol, each behind
 queues that are delivered in any order; `calm_down` delivers everything until nothing is under way. Instances die, coordinators

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, in virtual time: no request is lost, doubled, answered twice, or late without a reason.
+"""The dispatcher in virtual time, in any order of events: no request is lost, doubled, answered twice, or late without a reason.
 
 Arrivals, clients that leave, instances that come, take one batch or several at a time, crash, are drained and finish, Shadows
 that come, change and go, timers, and policies that change, at random. The model beside the dispatcher is a list of what each

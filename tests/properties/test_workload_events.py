@@ -1,4 +1,4 @@
-"""Whatever events of pods come late, twice or not at all, a function gets its desired instances, and no other instance ends.
+"""A function, whatever events of its pods come late, twice or not at all, gets its desired instances, and no other instance ends.
 
 The real reconciler over a small simulated cluster: its writes are executed late, sometimes without an answer, sometimes never.
 Events go through a cache as an informer's do: in order, but late; some twice; and after a pause as one list of all objects.
@@ -89,7 +89,7 @@ class Informed:
         self._before = now
 
     def hear(self) -> list[Change[PodFacts]]:
-        """Some of the news; perhaps the last of them again; or, after all that was to come was lost, a list."""
+        """Hear a part of the news; perhaps the last of them again; or, after all that was to come was lost, a list."""
         if self._rng.random() < 0.02:
             self._news.clear()
             return self.cache.replace([self._item(pod) for pod in self._before.values()])
@@ -131,7 +131,7 @@ class Stage:
         return [name for name, record in self.records.items() if record.living]
 
     def evict(self) -> None:
-        """Somebody else removes a pod, or its node ends it and leaves it there."""
+        """Evict a pod: somebody else removes it, or its node ends it and leaves it there."""
         serving = [pod for pod in self.cluster.pods.values() if pod.ready and pod.instance and not pod.ending]
         if serving:
             pod = self.rng.choice(serving)
@@ -141,7 +141,7 @@ class Stage:
             self.cluster.pods[pod.name] = now
 
     async def moment(self) -> None:
-        """One thing happens in the cluster, some of it is heard, and the workload has its turn."""
+        """Let a single thing happen in the cluster: some of it is heard, and the workload has its turn."""
         self.cluster.tick()
         self.informed.look()
         for change in self.informed.hear():

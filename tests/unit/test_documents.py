@@ -66,7 +66,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_module_that_a_page_names_is_there(page: Path) -> None:
-    """As a path, or as the end of one: `dispatch/latency.py`."""
+    """A module is named by its path, or by the end of one: `dispatch/latency.py`."""
     for module in set(re.findall(r"`([\w./-]+\.py)`", page.read_text(encoding="utf-8"))):
         assert any(path.endswith(f"/{module}") for path in modules()), f"{module} of {page.name}"
     for module in set(re.findall(r"`((?:gnomon_\w+)(?:\.[a-z_]\w*)+)`", page.read_text(encoding="utf-8"))):
@@ -157,7 +157,7 @@ ROW = re.compile(r"^\| \d+ \| (?P<what>[^|]+) \| `(?P<file>[^`|]+)` \| `(?P<func
 
 @dataclass(frozen=True)
 class Step:
-    """One row of a flow's table. `via` are the names by which the step reaches the next one."""
+    """A row of a flow's table. `via` are the names by which the step reaches the next one."""
 
     file: str
     function: str

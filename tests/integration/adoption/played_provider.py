@@ -26,7 +26,7 @@ REALM = 'Basic realm="Restricted"'
 
 @dataclass
 class Replica:
-    """One copy: how many requests it has now."""
+    """A replica of a function, with the number of its present requests."""
 
     under_way: int = 0
 

@@ -108,7 +108,7 @@ class TestProviderPlatform(PlatformContract):
     async def test_refused_credentials_stop_no_function(
         self, started: Started, provider: PlayedProvider, catalog: Catalog
     ) -> None:
-        """They are needed to change functions, not to call them: what serves goes on, and more slots open beside it."""
+        """Credentials are needed to change functions, not to call them: what serves goes on, and more slots open beside it."""
         platform, listener = started
         serving = await listener.channel((await platform.create(instance_of(deployment()))).id)
         provider.user, provider.password = "another", "password"
@@ -268,7 +268,7 @@ async def test_stored_function_is_readable_when_the_call_returns(empty_provider:
 async def test_functions_read_from_the_provider_are_never_written_back(
     empty_provider: PlayedProvider, store: ProviderStore
 ) -> None:
-    """Somebody deploys version two while we follow version one."""
+    """Version two is deployed there while we follow version one."""
     empty_provider.add("echo", image="functions/alpine:one")
     await until(store.functions)
     [function] = store.functions()
@@ -320,7 +320,7 @@ async def test_a_secret_that_a_function_there_has_is_there(empty_provider: Playe
 
 
 async def test_unsupported_operation_answers_with_the_provider_s_message(store: ProviderStore) -> None:
-    """This one knows no routes for making namespaces."""
+    """The played provider has no routes for making namespaces."""
     with pytest.raises(GnomonError) as refused:
         await asyncio.to_thread(store.put_namespace, StoredNamespace("staging"))
     assert (refused.value.status, refused.value.code) == (404, "provider_refused")

@@ -28,7 +28,7 @@ Start = Callable[..., Awaitable[Any]]
 
 
 class Plane(torch.nn.Module):
-    """As large going out as coming in: what is sent through S3 comes back through S3."""
+    """A model whose output is as large as its input: a batch sent through S3 comes back through S3."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.relu(x) * 2

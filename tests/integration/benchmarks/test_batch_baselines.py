@@ -49,7 +49,7 @@ def poisson(rate_rps: float, seconds: float, begin_s: float) -> Demand:
 
 
 def made_up(*latency_s: float, usd: float = 0.0) -> Served:
-    """One whose requests came a second after the other."""
+    """A demand whose requests came a second after the other."""
     return Served("x", np.arange(float(len(latency_s))), np.array(latency_s), [1.0], usd, 1.0, 1.0, 0.0, "")
 
 

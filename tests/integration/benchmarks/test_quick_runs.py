@@ -95,7 +95,7 @@ def test_hostile_messages_crash_and_hang_no_process(name: str) -> None:
 @SLOW
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_the_simulated_cluster_has_the_figures_that_are_documented(tmp_path: Path) -> None:
-    """One model: the hour of each is for those who publish it."""
+    """A single model is simulated: the hour of each is for those who publish it."""
     profile = ROOT / "profiles" / "resnet50.json"
     (tmp_path / profile.name).write_bytes(profile.read_bytes())
     result_of(READINGS).unlink(missing_ok=True)

@@ -121,7 +121,7 @@ def test_memory_between_one_and_two_cores_lies_between_their_times() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_plan_counts_with_times_that_vary_as_the_measured_ones_do() -> None:
-    """One run in six takes half as long again: P95 of one request is that, not the median."""
+    """A run in six takes half as long again: P95 of one request is that, not the median."""
     cells = [
         {"cores": cores, "batch": batch, "seconds": [seconds * ratio for ratio in (1.0, 1.0, 1.0, 1.0, 1.0, 1.5)]}
         for cores, batch, seconds in ((1, 1, 0.1), (1, 4, 0.4), (2, 1, 0.06), (2, 4, 0.2))

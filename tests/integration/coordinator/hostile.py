@@ -95,7 +95,7 @@ class Attack:
         return instance
 
     def round(self) -> None:
-        """One hostile act of each instance, all of which are still heard. What they sent has been read when this returns."""
+        """A hostile act of each instance, all of which are still heard. What they sent has been read when this returns."""
         for instance in self.hostile:
             self._act(instance)
         for _ in range(2):

@@ -32,7 +32,7 @@ def layers_file(folder: Path) -> Path:
 
 
 class End:
-    """One end of a socket, with what has come and was not asked for yet."""
+    """An end of a socket, with what has come and was not asked for yet."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's

@@ -279,7 +279,7 @@ def test_a_layers_file_that_is_none_fails_the_wish_and_nothing_else(
 
 
 def test_the_next_coordinator_of_many_instances_hears_none_before_all_are_there(begin: Begin, make: Make, layers: Path) -> None:
-    """Its supervisor hands over some at a time: a Body's words name a Shadow that comes with the last ones."""
+    """The supervisor hands over some instances at a time: a Body's words name a Shadow that comes with the last ones."""
     body, shadow, others = make("b1"), make("s1"), [make(f"b{number}") for number in range(2, 101)]
     # The quickest of answers is there before it is read.
     body.epoch = 2

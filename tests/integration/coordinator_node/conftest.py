@@ -1,4 +1,4 @@
-"""One node for all tests, whose pool imports torch, and a platform that speaks with it."""
+"""A node for all tests, whose pool imports torch, and a platform that speaks with it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ PATIENCE_S = 20.0
 
 @dataclass
 class Pod:
-    """One pod with our volume, whose folder the kubelet has made up to the volume itself."""
+    """A pod with our volume, whose folder the kubelet has made up to the volume itself."""
 
     pods: Path
     uid: str
@@ -60,7 +60,7 @@ class Pod:
 def publish_request(
     volume_id: str, target: str, context: dict[str, str] | None = None, *, block: bool = False
 ) -> csi_pb2.NodePublishVolumeRequest:
-    """As a kubelet sends it: mounted, or as a device, by one node, for writing."""
+    """The request of a kubelet: mounted, or as a device, by one node, for writing."""
     capability = csi_pb2.VolumeCapability(
         access_mode=csi_pb2.VolumeCapability.AccessMode(mode=csi_pb2.VolumeCapability.AccessMode.SINGLE_NODE_WRITER)
     )

@@ -206,7 +206,7 @@ class Node:
         eventually(lambda: self.state()["pool"]["ready"], "the pool is not ready", 120.0)
 
     def batch(self, samples: int = 4) -> torch.Tensor:
-        """The same samples each time."""
+        """A batch with the same samples each time."""
         return torch.randn(samples, *SHAPE, generator=torch.Generator().manual_seed(samples))
 
     def pod(self, uid: str) -> Pod:
@@ -329,11 +329,11 @@ class Known:
         return answers == self.parts and hand_overs == 1
 
     def alone(self, body: Body) -> bool:
-        """The same of the Body without its Shadow."""
+        """True if the answer of the Body without its Shadow is right, to the bit."""
         return body.ask(self.given) == (self.whole, 0)
 
     def answered(self, body: Body) -> bool:
-        """The same whether it has a Shadow just now, or loses it meanwhile."""
+        """True if the answer is right, whether the Body has a Shadow just now or loses it meanwhile."""
         return body.ask(self.given)[0] in (self.whole, self.parts)
 
 

@@ -1,4 +1,4 @@
-"""As much of a cluster's platform as Shadows on nodes need: Bodies, claims, a listener; and the leaders that come after it."""
+"""The part of a cluster's platform that Shadows on nodes need: Bodies, claims, a listener; and the leaders that come after it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEC = read_deployment(
 
 
 class Platform:
-    """As much of a platform as Shadows need: Bodies, claims, a listener. It leads since the node's present epoch."""
+    """The part of a platform that Shadows need: Bodies, claims, a listener. It leads since the node's present epoch."""
 
     def __init__(self, node: Node, session: aiohttp.ClientSession, models: ServedModels | None = None) -> None:
         self.node, self.events = node, Recorder()

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
 class Keeping(Held):
-    """One that keeps Events."""
+    """An API that keeps Events."""
 
     def __init__(self) -> None:
         super().__init__("uid-keeping")

@@ -311,7 +311,7 @@ def agent_folder() -> Iterator[Path]:
 
 
 def agent_in(agent_folder: Path) -> Started:
-    """As the manifest starts it, without a pool."""
+    """Start the agent as the manifest does, without a pool."""
     where = ["--kubelet", str(agent_folder), "--pool", str(agent_folder / "pool.sock"), "--port", "0", "--pair-port", "0"]
     return Started(agent_folder, "agent", ["-I", "-m", "gnomon_coordinator.node", "--node", "node-a", *where, "--stay", STAY_S])
 

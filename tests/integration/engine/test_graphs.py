@@ -224,7 +224,7 @@ assert os.waitstatus_to_exitcode(status) == 0
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engine_runs_in_a_fork_of_a_process_that_has_imported_it(entry: ModelEntry, engine: str) -> None:
-    """As instances are forked from a zygote: with its allocator, and then with an environment of their own."""
+    """Instances are forked from a zygote so: with its allocator, and then with an environment of their own."""
     code = IN_A_FORK.format(module=GRAPHS[engine].partition(":")[0], engine=engine)
     files = json.dumps({file: str(entry.files[file]) for file in GRAPH_FILES[engine]})
     environment = {**os.environ, **FOR_LIBRARIES}

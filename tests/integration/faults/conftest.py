@@ -1,4 +1,4 @@
-"""One gateway for nearly all of these tests, functions that tell what they execute, and the processes behind them."""
+"""A gateway for nearly all of these tests, functions that tell what they execute, and the processes behind them."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class Callers:
         leave_after_s: float | None = None,
         filler: int = 0,
     ) -> End:
-        """One request; its end is in the history. `leave_after_s` is when the caller hangs up."""
+        """Send a request; its end is in the history. `leave_after_s` is when the caller hangs up."""
         token = f"{function}-{next(self._numbers)}"
         headers = {} if deadline_ms is None else {"X-Gnomon-Deadline-Ms": str(deadline_ms)}
         self.history.sent(token, time.monotonic())

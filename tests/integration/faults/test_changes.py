@@ -121,7 +121,7 @@ async def test_removal_during_an_update_answers_admitted_requests(faulty: Faulty
 
 
 async def test_recreated_function_answers_admitted_requests_of_the_old_one(faulty: Faulty, callers: Callers) -> None:
-    """As `deploy --replace` does it: what waits is answered by the old instance, beside the new one."""
+    """`deploy --replace` does this: what waits is answered by the old instance, beside the new one."""
     faulty.serve("again")
     await until(lambda: faulty.ready("again") == 1, "not ready")
     [pid] = faulty.pids("again")

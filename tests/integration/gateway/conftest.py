@@ -192,7 +192,7 @@ class Gateway:
         return connection
 
     async def call(self, path: str, body: bytes = b"", method: str = "POST", headers: dict[str, str] | None = None) -> Response:
-        """One request on a connection of its own."""
+        """Send a request on a connection of its own."""
         connection = await self.connect()
         response = await connection.call(path, body, method, headers)
         connection.close()

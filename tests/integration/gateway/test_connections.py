@@ -377,7 +377,7 @@ async def test_silent_connection_does_not_delay_shutdown(gateway: Any) -> None:
 
 @pytest.mark.parametrize("gateway", [Limits(check_s=0.05)], indirect=True)
 async def test_last_answer_of_a_bounded_connection_is_received(gateway: Any) -> None:
-    """One executes, one waits, and the third was not read: closing on that would be a reset, which may overtake the answer."""
+    """The third request was not read: closing on that would be a reset, which may overtake the answer."""
     runtime = await gateway.deploy()
     client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", gateway.server.port))
     await asyncio.to_thread(client.sendall, request("/function/f/held", b"the first"))

@@ -120,7 +120,7 @@ async def test_a_client_of_http_10_is_not_told_to_continue(gateway: Any) -> None
 
 @pytest.mark.parametrize("query", [b"", b"?a=b"])
 async def test_a_target_in_absolute_form_is_its_path_and_its_host(gateway: Any, query: bytes) -> None:
-    """As it comes from clients that take us for a proxy (RFC 9112, section 3.2.2)."""
+    """Clients that take us for a proxy send it (RFC 9112, section 3.2.2)."""
     await gateway.deploy()
     connection = await gateway.connect()
     await connection.send(

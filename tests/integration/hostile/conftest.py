@@ -1,4 +1,4 @@
-"""One `gnomon serve` for every attack, functions that misbehave, and requests as bytes on a socket."""
+"""A `gnomon serve` for every attack, functions that misbehave, and requests as bytes on a socket."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ MARKER = "a-value-of-the-gateway-alone"
 
 
 class Answer(NamedTuple):
-    """One HTTP answer as it came over a socket."""
+    """An HTTP answer as it came over a socket."""
 
     status: int
     headers: dict[str, str]
@@ -230,7 +230,7 @@ def slow_clients(gateway: Attacked) -> SlowClients:
 
 @pytest.fixture(scope="session", autouse=True)
 def _slow_clients_are_there_all_the_time(slow_clients: SlowClients) -> None:
-    """They cost nobody else anything, and waiting for their end costs no time of its own."""
+    """Slow clients cost nobody else anything, and waiting for their end costs no time of its own."""
 
 
 @pytest.fixture(scope="session")
@@ -304,7 +304,7 @@ def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Func
 
 @pytest.fixture
 def patient(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """One whose callers wait as long as a busy machine needs."""
+    """A function whose callers wait as long as a busy machine needs."""
     del bystander
     with deployed(gateway, image, TIMEOUT_S) as function:
         yield function
@@ -312,7 +312,7 @@ def patient(gateway: Attacked, bystander: Function, image: str) -> Iterator[Func
 
 @pytest.fixture
 def dawdler(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """One that makes its callers wait, who have less patience, so that the tests need not have it."""
+    """A function that makes its callers wait, who have less patience, so that the tests need not have it."""
     del bystander
     with deployed(gateway, image, HASTE_S) as function:
         yield function
@@ -320,7 +320,7 @@ def dawdler(gateway: Attacked, bystander: Function, image: str) -> Iterator[Func
 
 @pytest.fixture(scope="session")
 def survivor(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """One for all the deeds that no instance ends by."""
+    """A function for all the deeds that no instance ends by."""
     del bystander
     with deployed(gateway, image) as function:
         yield function

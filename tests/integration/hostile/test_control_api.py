@@ -232,7 +232,7 @@ ROUNDS = 400
 
 
 def ask(gateway: Attacked, method: str, target: str, body: bytes = b"", *lines: str) -> Answer:
-    """One request with this target as it is written."""
+    """Send a request with this target as it is written."""
     head = "".join(f"{line}\r\n" for line in ("Host: 127.0.0.1", "Connection: close", *lines, f"Content-Length: {len(body)}"))
     (answer,) = gateway.exchange(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode() + body)
     return answer

@@ -152,7 +152,7 @@ def test_another_user_is_refused(open_gateway: WithoutLogin, uid: int) -> None:
 
 
 def test_the_user_who_runs_it_is_let_in_by_every_way_that_a_client_may_take(open_gateway: WithoutLogin) -> None:
-    """The same program, which shows that its refusals are the gateway's doing."""
+    """The program that was refused is let in: refusals are the gateway's doing."""
     statuses = statuses_of(output([sys.executable, "-I", "-c", open_gateway.intrusion("own")]))
     assert set(statuses.values()) == {202}, statuses
     for secret in open_gateway.call("GET", "/system/secrets").json():
@@ -205,7 +205,7 @@ def gateway_of_somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Of
 def test_a_gateway_that_is_not_root_tells_its_user_from_its_functions(
     gateway_of_somebody: OfSomebody, build_archive: Callable[..., bytes]
 ) -> None:
-    """They have one user id: what counts is which process holds the connection."""
+    """Gateway and functions have one user id: what counts is which process holds the connection."""
     gateway = gateway_of_somebody
     gateway.build(build_archive(VILLAIN, image=IMAGE))
     with deployed(gateway, IMAGE, 60.0) as villain:

@@ -98,7 +98,7 @@ class Played(Script):
         self._tell(kind, event("DELETED", gone))
 
     def revision(self, **annotations: str) -> None:
-        """One that batches, with more annotations of ours."""
+        """A Revision that batches, with more annotations of ours."""
         said = BATCHES | {f"gnomon/{name.replace('_', '-')}": text for name, text in annotations.items()}
         spec = {"containers": [{"image": "example/body:1", "env": ENV}]}
         self.put("revisions", KEY.name, metadata={"annotations": said}, spec=spec)

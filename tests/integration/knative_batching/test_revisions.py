@@ -93,7 +93,7 @@ async def test_every_path_is_the_revisions(directory: Directory, user: aiohttp.C
 
 
 async def test_a_pod_learns_of_every_proxy_that_a_request_came_through(directory: Directory, user: aiohttp.ClientSession) -> None:
-    """Some ingresses add a line of their own behind the line that is there."""
+    """An ingress may add a line of its own behind the line that is there."""
     channel = directory.serve()
     lines = [("X-Forwarded-For", "192.0.2.7"), ("X-Forwarded-For", "10.0.0.1, 10.0.0.2")]
     async with user.get("/", headers=lines) as answer:

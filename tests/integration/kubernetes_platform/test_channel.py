@@ -128,7 +128,7 @@ async def test_unreachable_pod_has_read_nothing(session: aiohttp.ClientSession) 
 
 
 async def test_pod_that_refuses_connections_still_answers_on_those_that_it_has() -> None:
-    """As one does that is about to end, if nobody has been told so yet."""
+    """A pod that is about to end refuses connections, if nobody has been told yet."""
     asked, answering, lost = asyncio.Event(), asyncio.Event(), Lost()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -82,7 +82,7 @@ class Pod:
 
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    """One whose API server answers with an empty object."""
+    """A pod whose API server answers with an empty object."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
     key, certificate = tmp_path / "key", tmp_path / "ca.crt"

@@ -376,7 +376,7 @@ def spec_of(**annotations: str) -> FunctionSpec:
 
 
 class Silent(Script):
-    """Its watches tell nothing. What it lists is another thing each time: `lists` of Deployments, `namespaces` of those."""
+    """Watches are silent, and lists differ each time: `lists` of Deployments, `namespaces` of those."""
 
     def __init__(self, lists: list[Any], namespaces: list[Any]) -> None:
         super().__init__(lists)

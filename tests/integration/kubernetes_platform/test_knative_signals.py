@@ -77,7 +77,7 @@ class Paced:
 
 
 class Still(Paced):
-    """One whose sleepers do not wake: everything is looked at once."""
+    """A clock whose sleepers do not wake: everything is looked at once."""
 
     async def sleep(self, duration_s: float) -> None:  # noqa: ARG002 - as a clock is asked
         await asyncio.Event().wait()
@@ -207,7 +207,7 @@ async def test_activators_are_asked_for_one_figure_and_more_often_while_a_revisi
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever does not answer is waited for without end, so that whoever waits for it too is found out."""
+    """Wait without end for a pod that does not answer, so that a scrape which waits for it too is found out."""
     monkeypatch.setattr(scraping, "ACTIVATOR_TIMEOUT_S", FOREVER_S)
     monkeypatch.setattr(scraping, "POD_TIMEOUT_S", FOREVER_S)
 
@@ -307,7 +307,7 @@ async def answer(_: web.Request) -> web.Response:
 
 
 class Seconds(Paced):
-    """One whose sleepers wake at once, a moment at a time."""
+    """A clock whose sleepers wake at once, a moment at a time."""
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(0.001)
@@ -333,7 +333,7 @@ async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
 
 
 async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
-    """As Knative's own autoscaler does: 16 of 1,000, and the mean holds for all."""
+    """Knative's own autoscaler does so: 16 of 1,000 are asked, and their mean holds for all."""
     sampled: list[PodStat] = []
     names = 0
 

@@ -252,7 +252,7 @@ BUILT = Environment("f", BARE.python, (), Sandbox())
 
 @pytest.fixture
 async def supervision(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervision]:
-    """One that keeps no zygote which nobody uses."""
+    """A supervision that keeps no zygote which nobody uses."""
     monkeypatch.setattr(local_supervision, "MAX_FOREIGN_ZYGOTES", 0)
     made = Supervision((), WallClock())
     await made.start(SupervisionListener(lambda _: None, lambda: None, lambda: None, lambda: None))

@@ -61,7 +61,7 @@ class Lending:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lending]:
-    """One for all tests: its zygote imports torch."""
+    """A platform for all tests: its zygote imports torch."""
     state = tmp_path_factory.mktemp("lending") / "state"
     repository = DirectoryRepository(state / "models")
     module = torch.nn.Linear(2, 1)

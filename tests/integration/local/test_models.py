@@ -70,7 +70,7 @@ class Bucket:
         self._client.meta.events.register("before-parameter-build.s3", self._sees)
 
     def repository(self, machine: str) -> S3Repository:
-        """As this machine has it."""
+        """The repository as a machine has it."""
         return S3Repository(self._name, "models", self._folder / machine, self._client)
 
     def _sees(self, params: dict[str, Any], **_: Any) -> None:

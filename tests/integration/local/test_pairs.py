@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(180), pytest.mark.asyncio(l
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    """One for all tests: its zygote imports torch."""
+    """A platform for all tests: its zygote imports torch."""
     running = await begun(tmp_path_factory.mktemp("pairs"))
     yield running
     await running.platform.stop()

@@ -49,7 +49,7 @@ async def until(met: Callable[[], bool]) -> None:
 
 
 class Replica:
-    """One gateway. All of a cluster's know the same functions and instances."""
+    """A gateway. All of a cluster's know the same functions and instances."""
 
     def __init__(
         self, name: str, board: OwnershipBoard, auth: BasicAuth | None = None, leads: Callable[[], bool] = lambda: True
@@ -153,7 +153,7 @@ class Cluster:
         return next(replica for replica in self.replicas if found is not None and replica.name == found.id)
 
     def other(self, name: str) -> Replica:
-        """One that does not own the function."""
+        """A replica that does not own the function."""
         return next(replica for replica in self.replicas if replica is not self.owner(name))
 
     def release(self) -> None:

@@ -38,7 +38,7 @@ print(connection.getresponse().status)
 
 @dataclass
 class Two:
-    """One that leads, and one that forwards to it."""
+    """Two replicas: a leader, and one that forwards to it."""
 
     leader: Replica
     follower: Replica

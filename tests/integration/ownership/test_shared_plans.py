@@ -59,7 +59,7 @@ def deployment(policy: str = "once") -> FunctionSpec:
 
 
 class Board(MemoryBoard):
-    """One for replicas that begin and end by themselves."""
+    """A board for replicas that begin and end by themselves."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -96,7 +96,7 @@ class Replica(Planned):
         self._board.listening.add(self.shared.agent.address)
 
     async def end(self) -> None:
-        """As if killed: nobody is told."""
+        """End the replica as if it was killed: nobody is told."""
         self._board.listening.discard(self.shared.agent.address)
         if self._deciding is not None:
             self._deciding.cancel()
@@ -154,7 +154,7 @@ async def shared(tmp_path: Path) -> AsyncIterator[Shared]:
 
 
 async def led(shared: Shared) -> tuple[Replica, Replica]:
-    """One that leads, and one that has the function's queue."""
+    """The replica that leads, and the one that has the function's queue."""
     leader, owner = await shared.add("a"), await shared.add("b")
     leader.leading.set()
     await until(lambda: leader.other_replicas.leads)

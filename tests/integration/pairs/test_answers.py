@@ -64,7 +64,7 @@ def block_sets(model: Model) -> list[list[int]]:
 
 
 def in_parts(loaded: LoadedProgram, model: Model, task: Task, x: Tensor) -> Tensor:
-    """The same split in one process."""
+    """The answer of the split in one process."""
     batch, there = len(x), min(task.split[len(x) - 1], len(x) - 1)
     runs = [(run.begin, run.end) for run in model.layers.runs(task.blocks)] if there else []
     values = dict(zip(loaded.program.inputs, [x], strict=True))

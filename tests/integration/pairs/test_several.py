@@ -136,7 +136,7 @@ def test_frozen_shadow_leaves_the_other_working(
 def test_splits_and_blocks_change_between_batches_and_none_notices(
     body: Child, start: Callable[[Task], Child], model: Model, x: Tensor, whole: Callable[[int], Tensor]
 ) -> None:
-    """One Shadow has its new blocks before the other; for a moment both shares together may be too large."""
+    """A Shadow has its new blocks before the other one; for a moment both shares together may be too large."""
     half = (0, 1, 1, 2, 2, 3, 3, 4)
     plans = [
         (task(model, ONE), task(model, TWO)),

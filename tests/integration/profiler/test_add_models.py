@@ -162,7 +162,7 @@ def test_an_architecture_of_the_catalog_with_weights_of_ones_own(repository: Dir
 def test_a_network_with_weights_of_torchvisions_answers_as_torchvisions_own(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its builder has these two take ImageNet's mean and deviation, which we name, to those that they were trained with."""
+    """torchvision's builder converts ImageNet's mean and deviation, which we name, to those that both were trained with."""
     from torchvision.models import WeightsEnum, get_model  # noqa: PLC0415 - seconds
 
     drawn = load_model(f"torchvision:{architecture}")

@@ -141,7 +141,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
 @pytest.fixture
 def alone(serve: Callable[..., Served]) -> Served:
-    """One of the test's own, for those that end it or leave it as others would not find it."""
+    """A server of the test's own, for tests that end it or leave it as others would not find it."""
     return serve()
 
 

@@ -228,7 +228,7 @@ def check_ends_at_once(command: Sequence[str], folder: Path, environment: Mappin
 
 
 def test_worker_that_just_started_ends_at_once(tmp_path: Path) -> None:
-    """As a container's first process, which no SIGTERM ends that it has no handler for."""
+    """A container's first process is not ended by a SIGTERM that it has no handler for."""
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); from gnomon_runtime.serve import main; main()"
     held = tmp_path / "gunicorn" / "app"
     held.mkdir(parents=True)

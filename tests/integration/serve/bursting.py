@@ -69,7 +69,7 @@ def served(line: Network, state: Path, cores: int, *options: str) -> Iterator[Se
 
 @dataclass(frozen=True)
 class Function:
-    """One that serves the model."""
+    """A function that serves the model."""
 
     serving: Serving
     line: Network
@@ -85,7 +85,7 @@ class Function:
         return "ok" if self.line.right(caller, numbers) else "another answer"
 
     def now(self) -> dict[str, Any]:
-        """Its instances and what its pairs have done so far."""
+        """The function's instances, and what its pairs have done so far."""
         document: dict[str, Any] = self.serving.call("GET", f"/gnomon/functions/{self.name}").json()
         return document
 

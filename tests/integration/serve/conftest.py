@@ -181,7 +181,7 @@ def echoing(serving: Serving, name: str) -> Ask:
 
 
 class Load:
-    """Some callers, until `stop` or the end of a block. `answered` grows with every answer; `stop` says how many of each kind."""
+    """Callers until `stop` or the end of a block. `answered` grows with every answer; `stop` says how many of each kind."""
 
     def __init__(self, ask: Ask, callers: int = 4) -> None:
         self._ask = ask

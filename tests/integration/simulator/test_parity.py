@@ -124,7 +124,7 @@ def target(gateway: str) -> Target:
 
 
 def stretch(gateway: str, times_s: list[float]) -> tuple[Report, Any]:
-    """One live stretch from the deployment on, and its decisions; anew where this machine did not keep up.
+    """A live stretch from the deployment on, and its decisions; anew where this machine did not keep up.
 
     One that never does says nothing about the simulator: the test is left out, whatever it would have found.
     """

@@ -89,7 +89,7 @@ def test_a_service_gets_ready_and_answers_through_the_activator(cluster: Cluster
 
 @pytest.mark.usefixtures("with_knative")
 def test_a_name_of_knatives_own_is_refused_for_a_class(cluster: Cluster, namespace: str, answer_image: str) -> None:
-    """Its webhook runs, and is asked."""
+    """Knative's webhook runs, and is asked."""
     template = {
         "metadata": {"annotations": {"autoscaling.knative.dev/class": "own.knative.dev"}},
         "spec": {"containers": [{"image": answer_image}]},

@@ -37,7 +37,7 @@ class Place:
 
 
 def as_installed(workload: Manifest) -> Place:
-    """That of a Deployment's or a DaemonSet's pods."""
+    """The specification of a Deployment's or a DaemonSet's pods."""
     template = workload["spec"]["template"]
     ports = [port for container in template["spec"]["containers"] for port in container.get("ports", ())]
     named = {port["name"]: port["containerPort"] for port in ports}
@@ -106,7 +106,7 @@ class Standing:
         return answered
 
     def _ready(self, name: str) -> str | None:
-        """Its address, once every container runs."""
+        """The pod's address, once every container runs."""
         status = self._cluster.core.read_namespaced_pod(name, self._places[name].namespace).status
         containers = status.container_statuses or ()
         return str(status.pod_ip) if containers and all(container.ready for container in containers) else None

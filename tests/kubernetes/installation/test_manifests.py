@@ -36,7 +36,7 @@ def manifests(kustomized: Kustomized) -> dict[Name, Manifest]:
 
 
 def test_the_roles_are_the_table_of_what_the_platform_asks_for(manifests: dict[Name, Manifest]) -> None:
-    """Whoever a binding names gets what its role says; all of it together is the table."""
+    """The subjects of a binding get what its role says; all of it together is the table."""
     given = set()
     for (kind, namespace, _), binding in manifests.items():
         if kind not in ("RoleBinding", "ClusterRoleBinding"):

@@ -58,7 +58,7 @@ def stranger(cluster: Cluster, kubectl: Kubectl, answer_image: str) -> Iterator[
 
 @contextlib.contextmanager
 def namespaces(cluster: Cluster, *names: str, labels: Mapping[str, str] | None = None) -> Iterator[tuple[str, ...]]:
-    """Some of our own, which are gone afterwards."""
+    """Namespaces of our own, which are gone afterwards."""
     for name in names:
         cluster.core.create_namespace({"metadata": {"name": name, "labels": dict(labels or {})}})
     try:
@@ -74,7 +74,7 @@ def is_there(cluster: Cluster, name: str) -> bool:
 
 @contextlib.contextmanager
 def applied(kubectl: Kubectl, objects: list[Manifest]) -> Iterator[None]:
-    """These, and nothing of them afterwards."""
+    """Apply these objects; nothing of them stays afterwards."""
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     try:
         kubectl("apply", "-f", "-", given=given)

@@ -37,7 +37,7 @@ CHECKED_BY_ADMISSION = {Use(EVERYWHERE, "autoscaling.internal.knative.dev", "pod
 
 @pytest.fixture
 def knative_plane(own_plane: Cluster, compiled: build.Programs) -> Cluster:
-    """One without other tests' Revisions: this account looks after every namespace."""
+    """A control plane without other tests' Revisions: this account looks after every namespace."""
     install_kinds(own_plane, compiled, *KINDS)
     define(own_plane, SCALED_OBJECTS)
     return own_plane

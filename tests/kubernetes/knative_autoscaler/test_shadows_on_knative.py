@@ -134,7 +134,7 @@ def asyfunc(sample_s: float) -> dict[str, str]:
 
 
 def callers_of(gateway: KnativeGateway, bodies: Bodies) -> Callers:
-    """They come as the ingress sends them on."""
+    """Callers of a Revision, whose requests come as the ingress sends them on."""
     url = f"http://{gateway.server.host}:{gateway.server.port}/"
     return Callers(lambda: url, {"Knative-Serving-Revision": REVISION, "Knative-Serving-Namespace": bodies.namespace})
 

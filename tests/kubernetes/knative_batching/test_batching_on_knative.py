@@ -179,7 +179,7 @@ async def drained(installation: Installation, namespace: str, users: Users) -> N
 
 
 async def killed(installation: Installation, users: Users) -> None:
-    """One process of each part is killed, all at once: of the autoscaler the one that leads. What they held is lost."""
+    """A process of each part is killed, all at once: of the autoscaler the one that leads. What they held is lost."""
     leader = await asyncio.to_thread(installation.scaling)
     victims = []
     for part in installation.all:

@@ -32,7 +32,7 @@ ADDRESS = "127.0.98.1"
 
 @pytest.fixture
 def plane(own_plane: Cluster, compiled: build.Programs) -> Cluster:
-    """One without other tests' Revisions: this account looks at every namespace."""
+    """A control plane without other tests' Revisions: this account looks at every namespace."""
     install_kinds(own_plane, compiled, *KINDS)
     return own_plane
 

@@ -135,7 +135,7 @@ async def test_a_revision_may_ask_for_batches_while_it_serves_and_for_none_again
 async def test_a_pod_gets_batches_as_soon_as_the_token_that_it_takes_is_known(
     knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its token is another one at first, as where the Secret was changed while it started; the pod stays the same."""
+    """The pod's token is another one at first, as where the Secret was changed while it started; the pod stays the same."""
     for module in ("channel", "platform"):
         monkeypatch.setattr(f"gnomon_platforms.knative.batching.{module}.CACHE_S", 0.2)
 
@@ -218,7 +218,7 @@ def largest(gateway: KnativeGateway, knative: PlayedKnative) -> set[int]:
 
 
 def annotate(cluster: Cluster, knative: PlayedKnative, annotations: dict[str, Any]) -> None:
-    """As `kubectl annotate revision` does."""
+    """Annotate a Revision as `kubectl annotate revision` does."""
     patch = {"metadata": {"annotations": annotations}}
     cluster.custom.patch_namespaced_custom_object(*SERVING, knative.namespace, "revisions", "f-00001", patch)
 

@@ -60,6 +60,6 @@ def ground(cluster: Cluster, models: Path) -> Iterator[Ground]:
 
 @pytest.fixture
 def bare_ground(cluster: Cluster, models: Path) -> Iterator[Ground]:
-    """One on a cluster without coordinators, so that a small node has all of its cores for a Body."""
+    """A ground on a cluster without coordinators, so that a small node has all of its cores for a Body."""
     with _on(cluster, models, shadows=False) as found:
         yield found

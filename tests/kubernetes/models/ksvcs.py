@@ -97,7 +97,7 @@ class Ksvc:
 
     @property
     def pod(self) -> Any:
-        """Its only pod."""
+        """The only pod of the service."""
         pods = self.on.cluster.core.list_namespaced_pod
         [found] = pods(self.on.namespace, label_selector=f"{REVISION_LABEL}={self.revision}").items
         return found

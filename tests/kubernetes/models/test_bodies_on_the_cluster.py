@@ -31,7 +31,7 @@ FUNCTION = "classify"
 
 @pytest.fixture
 def gateway(ground: Ground, tmp_path: Path) -> Iterator[Gateway]:
-    """As an operator starts it where functions' pods have models from a claim, and Shadows."""
+    """A gateway as an operator starts it where functions' pods have models from a claim, and Shadows."""
     token = tmp_path / "token"
     token.write_text(ground.token)
     gateway_process = Gateway(ground.cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": ground.namespace})

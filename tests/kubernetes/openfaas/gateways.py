@@ -26,7 +26,7 @@ AGAIN_LIMIT_S = 60.0
 
 @dataclass
 class Gateway:
-    """One process on a state folder of its own; `start` it again to see what the cluster has kept."""
+    """A gateway process on a state folder of its own; `start` it again to see what the cluster has kept."""
 
     kubeconfig: Path
     state: Path

@@ -338,6 +338,6 @@ async def pods_of(core: Any) -> Any:
 
 
 async def written(core: Any) -> set[str]:
-    """Whoever has written one of the pods, and when, but for the kubelet."""
+    """The writers of each pod besides the kubelet, and when they wrote it."""
     entries = [entry for pod in (await pods_of(core)).items for entry in pod.metadata.managed_fields or ()]
     return {f"{entry.manager} {entry.subresource} {entry.time}" for entry in entries if entry.subresource != "status"}

@@ -46,7 +46,7 @@ def image(cluster: Cluster) -> str:
 
 @pytest.fixture
 def gateway(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Gateway]:
-    """One that looks after a namespace of the test's own, with its Lease in there."""
+    """A gateway that looks after a namespace of the test's own, with its Lease in there."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.core.patch_namespace(namespace, {"metadata": {"annotations": {"openfaas": "1"}, "labels": labels}})
     gateway_process = Gateway(cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": namespace})

@@ -88,7 +88,7 @@ class PodBody:
 
 
 class BodyKubelet(Kubelet):
-    """Its pods are Bodies."""
+    """A kubelet whose pods are Bodies."""
 
     def __init__(self, api: Any, node: Node, *, cores: int = 8, second_octet: int = 1) -> None:
         super().__init__(api, node.name, Path(), cores=cores, second_octet=second_octet)

@@ -61,7 +61,7 @@ def options(nodes: dict[str, Node], sample_s: float) -> list[str]:
 
 @pytest.fixture
 def kubelet(controlled: Cluster, nodes: dict[str, Node]) -> Iterator[Kubelet]:
-    """One of the nodes; the other one is there as well."""
+    """The kubelet of one of the nodes; the other one is there as well."""
     played = [BodyKubelet(controlled.api, node, cores=CORES, second_octet=1 + place) for place, node in enumerate(nodes.values())]
     for played_node in played:
         played_node.start()

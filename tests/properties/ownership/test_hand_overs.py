@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: never two owners that dispatch, and no request is lost or answered twice.
+"""Hand-overs in any order of events: never two owners that dispatch, and no request is lost or answered twice.
 
 Replicas that keep to the rules, a leader, a board and the instances of three functions, with everything that is said between them
 on its way for as long as it pleases. Replicas come, ask to leave, freeze, are taken for gone while they are frozen, come back,
@@ -80,7 +80,7 @@ class World:
             process.frozen = not process.frozen
 
     def kill(self, number: int) -> None:
-        """Its clients are cut off, and what it executed was executed."""
+        """Kill a replica: its clients are cut off, and what it executed was executed."""
         if (process := self._pick(number)) is not None:
             process.alive = False
             self.held_by_killed |= set(process.waiting) | {sent.request for _, sent in process.executing}

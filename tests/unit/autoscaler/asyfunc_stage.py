@@ -34,7 +34,7 @@ def body(name: str, cores: int = 1, **fields: Any) -> Instance:
 
 
 def node(name: str = "n1", cores: float = 8, memory: int = 10**12, reserve: float = 0) -> Node:
-    """One with so much free, and so many cores held for Shadows."""
+    """A node with so much free, and so many cores held for Shadows."""
     return Node(name, 8, 10**12, cores, memory, reserve)
 
 

@@ -45,7 +45,7 @@ def layers_of(*plans: tuple[float, int, bool]) -> ModelProfile:
 
 
 def test_a_block_without_parameters_joins_its_neighbour() -> None:
-    """Its ratio would be infinite: it would come first, for a hand-over and no work."""
+    """The ratio of such a block would be infinite: it would come first, for a hand-over and no work."""
     profile = layers_of((0.1, 0, True), (0.2, 5, True), (0.1, 0, True), (0.1, 0, True), (0.5, 7, True))
     assert candidates(profile.layers) == [(0, 1, 2, 3), (4,)]
 
@@ -208,7 +208,7 @@ def test_where_no_set_raises_r_max_there_is_no_shadow() -> None:
 
 
 def holding(seen: Observation, *requests: float) -> Observation:
-    """The same with so many requests in the system in the last half seconds, oldest first."""
+    """The observation with so many requests in the system in the last half seconds, oldest first."""
     return replace(seen, history=replace(seen.history, concurrency=requests))
 
 

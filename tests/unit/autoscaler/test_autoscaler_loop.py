@@ -494,7 +494,7 @@ class StampingFleet(MemoryFleet):
 
 
 class TwinStage:
-    """The same function twice: in a fleet that stamps, and in one that does not."""
+    """A function twice: in a fleet that stamps, and in one that does not."""
 
     def __init__(self, scaled_by: Settings) -> None:
         self.clock = VirtualClock()

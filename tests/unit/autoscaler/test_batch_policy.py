@@ -64,7 +64,7 @@ def test_a_plan_holds_for_as_long_as_what_it_was_made_from() -> None:
 
 
 def test_a_plan_that_was_made_before_larger_batches_were_known_is_made_again() -> None:
-    """Whoever learns what batches take may hear a moment later that they may be larger."""
+    """A gateway may report what batches take a moment before it reports that they may be larger."""
     line = timeline()
     line.play(700)
     play(line, 5, settings=replace(line.settings, max_batch=8))
@@ -206,7 +206,7 @@ def test_a_deployment_with_another_objective_is_planned_for_at_once() -> None:
 
 
 def test_plan_is_repeated_until_it_is_in_force_and_when_it_is_lost() -> None:
-    """Whoever makes the batches may have been restarted, or deployed anew, or the decision refused."""
+    """The gateway may have been restarted, the function deployed anew, or the decision refused."""
     line = timeline()
     line.play(100)
     [plan] = {line.plan}

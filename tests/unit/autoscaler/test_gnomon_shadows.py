@@ -96,7 +96,7 @@ IN_BURST = (*BURSTS[:-20], *[25.0] * 2)
 
 
 def later(observation: Observation, seconds: float, rps: float) -> Observation:
-    """The same fleet after so many seconds at this rate."""
+    """The fleet after so many seconds at this rate."""
     counts = (*observation.history.arrivals, *[rps / 2] * round(seconds / 0.5))
     return replace(
         observation, now_s=observation.now_s + seconds, history=History(0.5, observation.now_s + seconds, *[counts] * 4)

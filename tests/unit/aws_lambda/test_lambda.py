@@ -387,7 +387,7 @@ def test_profile_holds_every_memory_size_measured_for_smallest_and_largest_batch
 
 
 def test_memory_sizes_with_different_inner_batches_are_kept(folder: Path) -> None:
-    """As `gnomon lambda-profile --grid` does after a run without."""
+    """`gnomon lambda-profile --grid` does so after a run without."""
     table = Table.open(path_of(folder, "net@1", "eu-west-1"), IDENTITY)
     table.add(cell(1769, 2))
     for batch in (1, 3, 4):

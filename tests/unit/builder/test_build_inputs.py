@@ -36,7 +36,7 @@ def entry(
     tar_format: int = tarfile.USTAR_FORMAT,
     pax: dict[str, str] | None = None,
 ) -> bytes:
-    """One member as bytes: header, content, padding. `size` may lie."""
+    """A member of an archive as bytes: header, content, padding. `size` may lie."""
     info = tarfile.TarInfo(name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name)
     info.type, info.linkname, info.mode = kind, link, mode
     info.size = len(content) if size is None else size

@@ -144,7 +144,7 @@ def test_invalid_proxy_addresses_are_refused(proxy: str, monkeypatch: pytest.Mon
 
 
 def test_a_proxy_may_be_named_without_its_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As curl takes it."""
+    """curl takes a proxy without a scheme, too."""
     monkeypatch.setenv("http_proxy", "127.0.0.1:1")
     with pytest.raises(CommandFailed, match=r"Cannot reach http://gateway\.example"):
         Gateway("http://gateway.example", NOBODY).call("GET", "/healthz")
@@ -206,7 +206,7 @@ def test_file_that_declares_no_application_is_refused_with_its_name_and_what_is_
 
 
 def test_repository_named_by_a_relative_path_is_found_by_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have a working directory of their own."""
+    """Instances have a working directory of their own."""
     monkeypatch.chdir(tmp_path)
     assert parsed_options(tmp_path, "--platform", "local", "--models", "mine").models == str(tmp_path / "mine")
     assert parsed_options(tmp_path, "--platform", "local", "--models", "s3://bucket/mine").models == "s3://bucket/mine"

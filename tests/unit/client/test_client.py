@@ -50,7 +50,7 @@ class Description(http.server.BaseHTTPRequestHandler):
 
 
 class Interruption(BaseException):
-    """As of the keyboard."""
+    """An interruption as of the keyboard."""
 
 
 @pytest.fixture

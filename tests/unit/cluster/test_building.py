@@ -246,7 +246,7 @@ def test_an_ordinary_user_who_asks_for_a_cluster_is_refused(nobody: tuple[str, .
 
 
 def test_root_without_its_powers_skips(tmp_path: Path) -> None:
-    """As in most containers."""
+    """Root lacks these powers in most containers."""
     if os.geteuid():
         pytest.skip("needs root")
     bound = ("setpriv", "--inh-caps=-net_admin", "--bounding-set=-net_admin")
@@ -262,7 +262,7 @@ def test_without_go_nothing_is_compiled(tmp_path: Path) -> None:
 
 
 def test_without_modules_nothing_is_compiled(tmp_path: Path) -> None:
-    """One is asked for first: who has no way to the proxy hears of it in a second, and not after a thousand attempts."""
+    """A single module is asked for first: without a proxy the build ends in a second, not after a thousand attempts."""
     if shutil.which("go") is None or shutil.disk_usage(tmp_path).free < requirements.BUILD_GB * 1e9:
         pytest.skip("needs go, and as much room as compiling does")
     modules = str(tmp_path / "modules")
@@ -278,7 +278,7 @@ def run_with(kubeconfig: str, script: str, prefix: tuple[str, ...] = ()) -> subp
 
 
 def test_a_command_gets_the_cluster_that_is_named_and_its_status_counts(nobody: tuple[str, ...], tmp_path: Path) -> None:
-    """As any user, and wherever the command goes from where it was begun."""
+    """The command runs as any user, and in any working directory."""
     named = tmp_path / "some.conf"
     named.touch()
     script = f"cd /; test $GNOMON_TEST_KUBECONFIG -ef {named}; exit 4"

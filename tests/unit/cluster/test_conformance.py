@@ -108,7 +108,7 @@ def test_ending_what_never_began_does_nothing(tmp_path: Path) -> None:
 
 
 def test_an_end_ends_the_recorded_programs_and_removes_the_state(tmp_path: Path) -> None:
-    """As after a boot that was killed before it looked at the machine: only programs and files are there to be removed."""
+    """A boot that was killed before it looked at the machine leaves this: only programs and files are there to be removed."""
     folders = Folders(cache=tmp_path, state=tmp_path / "state")
     folders.state.mkdir()
     process = Programs(folders.state).start("sleeper", ["sleep", "600"])

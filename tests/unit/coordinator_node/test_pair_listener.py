@@ -36,7 +36,7 @@ class OneShadow:
         self.connections.append(socket.socket(fileno=os.dup(connection)))
 
     async def visitor(self, *lines: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Somebody who says this, and where there is no line nothing."""
+        """A visitor who says this, and where there is no line nothing."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.door.port)
         if lines:
             writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))

@@ -69,7 +69,7 @@ def test_files_arrive_unchanged_in_any_portions(source: Path, target: Path, port
 
 
 def test_an_archive_of_tar_and_sha256sum_is_read(source: Path, target: Path) -> None:
-    """As the documentation shows it."""
+    """The documentation makes an archive with these programs."""
     command = f"sha256sum *.json *.safetensors *.bin > {SUMS}; tar --format=ustar -cf - {SUMS} *.json *.safetensors *.bin"
     data = subprocess.run(["sh", "-c", command], cwd=source, capture_output=True, check=True).stdout
     assert unpacked(target, data) == CONTENTS

@@ -202,7 +202,7 @@ def test_every_member_gets_the_error_and_the_frame_travels(error: GnomonError, m
 
 
 def test_an_error_is_the_platforms_until_it_has_travelled() -> None:
-    """Whoever reads it from an instance reads what the instance says."""
+    """An error that is read from an instance is what the instance says."""
     result = error_result(batch(2), GnomonError(503, "lambda_throttled", "Not now."))
     assert [type(member) for member in result.members] == [Refusal, Refusal]
     assert [type(member) for member in decode(encode(result)).members] == [Member, Member]

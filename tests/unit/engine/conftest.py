@@ -69,7 +69,7 @@ def program() -> Callable[..., Program]:
 
 @pytest.fixture
 def executor(program: Callable[..., Program]) -> Callable[..., Executor]:
-    """The same, ready to run."""
+    """The executor of the program, ready to run."""
 
     def make(calls: Sequence[Call], output: str, *, limits: Limits | None = None, **rest: Any) -> Executor:
         return Executor(program(calls, output, **rest), rest.get("weights") or {}, limits)

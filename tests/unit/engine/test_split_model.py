@@ -186,7 +186,7 @@ def hang_up(stage: Stage, request: Message) -> None:
 
 
 def flood(stage: Stage, request: Message) -> None:
-    """As many old answers as the socket takes."""
+    """Send as many old answers as the socket takes."""
     while stage.shadow.send(stage.answer(request, [torch.full((request.samples, 4), 7.0)], sequence=request.sequence - 1)):
         pass
 

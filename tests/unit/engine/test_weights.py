@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def aligned(tmp_path: Path) -> Path:
-    """As the Extractor writes it."""
+    """A file of weights as the extractor writes it."""
     weights = WeightFile()
     for name, tensor in STORED.items():
         weights.add(name, tensor)

@@ -160,7 +160,7 @@ class Scripted:
 
 
 class PersistentPlatform(Scripted):
-    """Its instances outlive the gateway."""
+    """A platform whose instances outlive the gateway."""
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
         return ()
@@ -208,7 +208,7 @@ class Scaling:
 
 
 class Stage:
-    """One function on a scripted platform, with one Body that is ready."""
+    """A function on a scripted platform, with one Body that is ready."""
 
     def __init__(self, platform: Scripted | None = None, other_replicas: OtherReplicas | None = None) -> None:
         self.platform = platform or Scripted()

@@ -59,7 +59,7 @@ async def test_other_settings_are_without_a_plan(gateway: Planned) -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"NEW": "1"}], ids=["nothing", "its instances"])
 async def test_a_plan_stays_where_an_update_changes_no_settings(gateway: Planned, environment: dict[str, str]) -> None:
-    """Its policy sees the same settings, and need not tell it again."""
+    """The policy sees the same settings, and need not plan again."""
     gateway.instances.plan_buffer(NAME, PLAN)
     await gateway.manager.update(deployment(**environment))
     assert (gateway.bounds(), gateway.instances.plans()) == ((4, 0.05), {NAME: PLAN})

@@ -23,7 +23,7 @@ PROFILE = ModelProfile("m@1", Layers("digest", ("y",), (BLOCK,), {"x": 1}), WHOL
 
 
 class Life:
-    """One life of a gateway on a machine."""
+    """A life of a gateway on a machine."""
 
     def __init__(self, file: Path, machine: str = "this", profile: ModelProfile = PROFILE) -> None:
         self.clock = VirtualClock()

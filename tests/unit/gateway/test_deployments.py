@@ -193,7 +193,7 @@ def test_slow_batch_counts_for_a_bounded_number_of_others() -> None:
 
 
 def test_sizes_that_are_slow_for_good_are_tried_one_at_a_time() -> None:
-    """Whatever is forgotten is tried, and is late: four sizes at once would be a batch of a hundred."""
+    """A size whose latency is forgotten is tried, and is late: four sizes at once would be a batch of a hundred."""
     curve, late = Curve(FORETOLD), 0
     for number in range(10 * KEPT_BATCHES):
         size = max(size for size in FORETOLD if (curve.at(size) or 0.0) <= 0.2) if number % 2 else 1
@@ -268,7 +268,7 @@ class Anything:
 
 
 class Cluster(Anything):
-    """One whose instances outlive a gateway."""
+    """A platform whose instances outlive a gateway."""
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[()]:
         raise NotImplementedError

@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(s
 
 
 class Leaving(Client):
-    """One whose connection is closed, which the loop has not told."""
+    """A client whose connection is closed, which the loop has not reported."""
 
     def __init__(self, served: Served, *, waited_s: float, after_arrival: bool = False) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ async def test_requests_that_just_arrived_get_the_same_error(served: Served) -> 
 
 
 class Unwritable(Client):
-    """One whose answer cannot be written, and perhaps an error neither."""
+    """A client to whom no answer can be written, and perhaps no error either."""
 
     def __init__(self, *, refusable: bool) -> None:
         super().__init__()
@@ -423,7 +423,7 @@ class Played:
 
 
 class Informed(Played):
-    """One that may know without asking."""
+    """A channel that may know without asking."""
 
     knows = True
 

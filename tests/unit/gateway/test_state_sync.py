@@ -43,7 +43,7 @@ def reporter_of(functions: list[FunctionRuntime], lost: dict[str, LostInstance] 
 
 
 def sent(report: dict[str, Any]) -> dict[str, Any]:
-    """As it comes over the wire."""
+    """The report as it comes over the wire."""
     found: dict[str, Any] = json.loads(json.dumps(report))
     return found
 

@@ -274,7 +274,7 @@ class Slow(Scripted):
 
 
 class Replica:
-    """One of several gateways, which follows another until `other_replicas.leads`; their store says what that one writes."""
+    """A gateway of several, which follows another until `other_replicas.leads`; their store says what that one writes."""
 
     def __init__(self, folder: Path) -> None:
         self.other_replicas = OtherReplicas(leads=False)
@@ -347,7 +347,7 @@ async def test_unserveable_function_does_not_block_leading(replica: Replica) -> 
 
 
 async def test_a_new_leader_goes_by_the_profile_of_what_a_function_serves_by_then(replica: Replica) -> None:
-    """Its model is exchanged while the last one's profile is read."""
+    """The function's model is exchanged while the last one's profile is read."""
     replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": MODEL}}), 2)
     await replica.manager.follow(deployed_with().key)
     replica.other_replicas.leads, replica.platform.slow = True, MODEL

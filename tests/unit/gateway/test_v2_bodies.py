@@ -180,7 +180,7 @@ def test_dimension_of_as_many_digits_as_python_reads_is_refused() -> None:
 
 
 def test_parameters_may_be_nested_once() -> None:
-    """As MLServer's clients send them. Deeper ones ended the process that reads large documents, which could not write them."""
+    """MLServer's clients send them so. Deeper ones ended the process that reads large documents, which could not write them."""
     headers = {"content_type": "np", "headers": {"a": "b"}, "list": [1, 2.5, True, None]}
     assert read({"inputs": [X | {"parameters": headers}, N], "parameters": headers}).parameters == headers
     deep = json.loads("[" * 900 + "]" * 900)
@@ -300,7 +300,7 @@ def deployment(cores: int = 1) -> FunctionSpec:
 
 
 class Slow(Scripted):
-    """Whatever is asked of it is known when the event loop has done something else."""
+    """A platform that answers when the event loop has done something else."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -397,7 +397,7 @@ def test_with_its_first_request_a_variant_counts_and_then_by_what_it_takes() -> 
 
 
 def test_variant_counts_for_five_minutes_after_its_last_call() -> None:
-    """Its only batch was cold, and took three times as long as foretold: no more than one sample would be in time."""
+    """The variant's only batch was cold, and took three times as long as foretold: no more than one sample would be in time."""
     served = Served()
     served.serve(TENSORS, 30)
     served.serve(EVENTS, taking_s=0.06)

@@ -65,7 +65,7 @@ def test_slack_is_headroom_above_the_load(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", [solve, greedy])
 def test_load_leaves_instances_idle_as_far_as_queries_may_not_wait(policy: Policy) -> None:
-    """One A serves 2 of 5 per second where each query may wait for two others, and next to nothing where it may not wait."""
+    """An A serves 2 of 5 per second where each query may wait for two others, and next to nothing where it may not."""
     assert policy(seen(Demand(1.9, 0.6)), Options(late_share=0.05)).instances == {"A": 1}
     assert policy(seen(Demand(1.9, 0.21)), Options(late_share=0.05)).instances == {"A": 2}
     assert policy(seen(Demand(1.9, 0.21)), CAPACITY_ALONE).instances == {"A": 1}

@@ -59,7 +59,7 @@ def pod(name: str = "a", **fields: Any) -> RevisionPod:
 
 
 class Played:
-    """One Revision in virtual time. `starts_s` is how long a pod takes to be ready."""
+    """A Revision in virtual time. `starts_s` is how long a pod takes to be ready."""
 
     def __init__(self, annotations: dict[str, str] | None = None, *, starts_s: float = 2.0, **cluster: Any) -> None:
         self.now_s = EPOCH_S

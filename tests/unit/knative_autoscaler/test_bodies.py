@@ -106,7 +106,7 @@ def test_pods_are_resized_to_what_was_asked_for_or_what_their_revision_says() ->
 
 
 def test_pods_without_an_instance_get_their_revisions_cores() -> None:
-    """As with `activation-scale: 3`, where the policy wishes for one: all three of them serve."""
+    """`activation-scale: 3` does so where the policy wishes for one: all three of them serve."""
     made = bodies(1)
     made.match([pod("a"), pod("b"), pod("c", cores=4.0, effective_cores=4.0)])
     assert [(body.name, cores) for body, cores in made.to_resize(2)] == [("a", 2), ("b", 2)]
@@ -270,7 +270,7 @@ class Stage:
         return None if load is None else (load.settings.autoscaler, load.profile)
 
     async def settled(self) -> None:
-        """Whatever was read has been taken."""
+        """Wait until what was read has been taken."""
         await until(lambda: self.revision._model._reading is None)
 
 

@@ -21,7 +21,7 @@ PORTS = (("http", 8012), ("https", 8112))
 
 
 def endpoints(*ready: str, waiting: tuple[str, ...] = (), **labels: str) -> dict[str, Any]:
-    """As Knative writes them."""
+    """Endpoints as Knative writes them."""
     subset = {
         "addresses": [{"ip": ip} for ip in ready],
         "notReadyAddresses": [{"ip": ip} for ip in waiting],

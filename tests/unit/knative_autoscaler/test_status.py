@@ -227,7 +227,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def service(answer: Handler, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Whoever stands behind the address of a Service."""
+    """The parts behind the address of a Service."""
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(application)
@@ -357,7 +357,7 @@ def test_setting_without_use_for_the_policy_is_refused() -> None:
     ids=["of another policy", "of a scheduling policy", "of a scheduling policy that the gateway alone has"],
 )
 def test_settings_of_other_policies_are_not_reported(annotations: dict[str, str]) -> None:
-    """As where functions are deployed: a function may change its policy while it serves, and back."""
+    """Deployments of functions treat them so: a function may change its policy while it serves, and back."""
     found = scaled({"gnomon/autoscaler": "od", **annotations})
     assert (found.settings.autoscaler, found.trouble) == ("od", "")
 

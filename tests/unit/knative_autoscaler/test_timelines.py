@@ -274,7 +274,7 @@ async def test_a_plan_that_is_decided_is_the_policys_until_another_one_is() -> N
 
 
 async def test_plan_is_dropped_when_the_policy_changes_and_returns() -> None:
-    """Whoever comes back to `batch` after a night with `kpa` has other arrivals."""
+    """A Revision that comes back to `batch` after a night with `kpa` has other arrivals."""
     played = batching()
     instances = instances_of(played)
     await instances.apply([PLAN], played.rules)
@@ -285,7 +285,7 @@ async def test_plan_is_dropped_when_the_policy_changes_and_returns() -> None:
 
 
 async def test_plan_is_recorded_under_the_policy_that_made_it() -> None:
-    """As `kpa`'s it would be in force for good."""
+    """A plan recorded as `kpa`'s would be in force for good."""
     played = batching()
     instances = instances_of(played)
     instances.load(played.rules, None, LoadCounters())

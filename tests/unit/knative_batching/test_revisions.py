@@ -120,7 +120,7 @@ ITEMS = [{"key": "other", "path": "another"}, {"key": "f", "path": "secrets/gnom
     ],
 )
 def test_token_key_is_read_from_a_revisions_variables_and_volumes(given: dict[str, Any], key: str) -> None:
-    """As the Body in them looks for it: first the variable, then the file."""
+    """The Body in the pods looks for the key so: first the variable, then the file."""
     assert RevisionReader(anything)(revision(BATCHES, **given)).token_key == key
 
 

@@ -82,7 +82,7 @@ class SmallCluster:
         self.rng.choice([self.controllers, self.schedule, self.start, self.finish])()
 
     def controllers(self) -> None:
-        """One decision of the Deployment's controller and its ReplicaSets: maxSurge 25 %, rounded up."""
+        """A decision of the Deployment's controller and its ReplicaSets: maxSurge 25 %, rounded up."""
         found = self.deployed
         if found is None:
             return

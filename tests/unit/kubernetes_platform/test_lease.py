@@ -465,7 +465,7 @@ async def test_removed_lease_is_created_at_once(leases: Leases, machine: Machine
 
 
 async def test_ending_leader_ignores_a_removed_lease(leases: Leases, machine: Machine) -> None:
-    """Its answers in progress are not lost; it writes nothing and makes no Lease."""
+    """The leader's answers in progress are not lost; it writes nothing and makes no Lease."""
     first = Candidate("first", leases, machine)
     await first.leader.attempt()
     first.leader.leave()

@@ -59,7 +59,7 @@ def test_a_pod_asks_for_its_containers_together_or_for_its_largest_first_step() 
 
 
 def test_sidecar_requests_add_to_those_of_later_containers() -> None:
-    """That is a first step that is restarted always: the steps after it and the containers ask for theirs beside it."""
+    """A sidecar is a first step that is restarted always: the steps after it and the containers ask for theirs beside it."""
 
     def asks(cpu: str, **more: str) -> dict[str, Any]:
         return {"resources": {"requests": {"cpu": cpu}}, **more}
@@ -309,7 +309,7 @@ def test_unready_or_terminating_coordinator_is_not_used() -> None:
 
 
 def test_pool_requests_match_the_installation() -> None:
-    """Its own request is what it was resized to."""
+    """The pool's own request is what it was resized to."""
     said = coordinator_document(annotations={"gnomon/pool-cores": "500m"})
     assert coordinator_pod(said) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1, 0.5)
     for unreadable in ("", "half"):
@@ -320,7 +320,7 @@ def test_pool_requests_match_the_installation() -> None:
 
 
 def test_cores_of_shadows_are_counted_once() -> None:
-    """They are claimed one by one; that the pool's pod asks for them as well is for the scheduler."""
+    """Cores of Shadows are claimed one by one; that the pool's pod asks for them as well is for the scheduler."""
     load = load_besides_shadows("gnomon-nodes")
 
     def of(namespace: str, labels: dict[str, str]) -> float:

@@ -101,7 +101,7 @@ def test_a_victim_whose_place_another_instance_takes_is_deleted_by_its_uid() -> 
 
 
 def test_pod_of_a_lost_instance_is_replaced() -> None:
-    """Its place is kept until the policy has decided again."""
+    """The place of the lost instance is kept until the policy has decided again."""
     lost, other = running("p1", "a"), running("p2", "b")
     desired = Desired(1, kept={"p2": SERVING}, released=frozenset({"p1"}), vacancies=1)
     assert plan(deployed(2), [lost, other], desired) == (Remove(lost),)

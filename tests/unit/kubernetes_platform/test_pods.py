@@ -269,7 +269,7 @@ async def begun(refusal: GnomonError, *, has: int, wanted: int) -> AsyncIterator
 
 
 async def test_removed_function_leaves_nothing_behind_when_its_last_pod_has_ended(process: PodProcess) -> None:
-    """Its Deployment goes first, and its pods end after that."""
+    """The Deployment goes first, and its pods end after that."""
     async with begun(BUSY, has=1, wanted=1) as stage:
         before, stage.deployed = stage.deployed, None
         await stage.platform.destroy("a")

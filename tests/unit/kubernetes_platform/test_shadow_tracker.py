@@ -56,12 +56,12 @@ class PlayedNode:
         return str(self.server.make_url("")).rstrip("/")
 
     def says(self, *rows: dict[str, Any]) -> None:
-        """Its Shadows are these now."""
+        """Report these as the node's Shadows."""
         self.rows, self.version = list(rows), self.version + 1
         self._news.set()
 
     def hangs_up(self) -> None:
-        """Whoever waits for news is left, and once more when it asks again."""
+        """Break the connection of the reader that waits for news, and once more when it asks again."""
         self.lose("GET")
         self._news.set()
 
@@ -93,7 +93,7 @@ class PlayedNode:
 
 
 class Platform:
-    """As much of a platform as a Shadow that is found on a node needs."""
+    """The part of a platform that a Shadow which is found on a node needs."""
 
     def __init__(self, session: aiohttp.ClientSession, models: Path) -> None:
         self.listener, self.pools = Recorder(), set[str]()

@@ -49,7 +49,7 @@ class Written:
 
 
 class Stage:
-    """One instance of a function whose Deployment and pods a test sets."""
+    """An instance of a function whose Deployment and pods a test sets."""
 
     def __init__(self, written: Written | None = None, *, timeout_s: float = 1e6) -> None:
         self.deployed, self.pods, self.listener = deployed(1), list[PodFacts](), Recorder()
@@ -272,7 +272,7 @@ def owned() -> dict[str, Any]:
 
 
 def patched(document: dict[str, Any], patch: object) -> dict[str, Any]:
-    """As the API server carries out a merge patch of metadata."""
+    """The metadata after a merge patch, as the API server carries it out."""
     assert isinstance(patch, Patch)
     metadata = dict(document["metadata"])
     for field, changes in patch.changes["metadata"].items():

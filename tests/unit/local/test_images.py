@@ -112,7 +112,7 @@ def test_a_damaged_profile_is_left_out(folder: Path) -> None:
 
 
 def test_half_copied_profile_leaves_the_previous_one_in_use(folder: Path) -> None:
-    """Whoever does not rename it into place leaves a part of it to be seen."""
+    """A copy that is not renamed into place shows a part of the profile."""
     files, path = ProfileFiles(folder, "mine"), folder / "m@1" / "mine.json"
     whole = path.read_text()
     before = files.find("m@1", "digest", LAYERS)

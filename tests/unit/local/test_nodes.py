@@ -124,7 +124,7 @@ def test_busy_machine_starts_the_first_instance_of_each_function_and_no_second()
 def test_only_first_instances_may_exceed_the_machines_cores(
     asked: list[tuple[int, bool, bool, bool]],
 ) -> None:
-    """Whatever begins, in use or not: what was let in for the cores that were free fits into the machine."""
+    """Instances that were let in for free cores fit into the machine, in use or not."""
     busy: set[str] = set()
     node = LocalNode((0, 1, 2, 3), 4, GIB, in_use=busy.__contains__)
     fitted = 0.0

@@ -231,7 +231,7 @@ def test_the_papers_full_batch_is_never_older_than_the_timeout() -> None:
 
 @pytest.mark.parametrize("literal", [False, True])
 def test_the_papers_equations_know_phases_in_which_nothing_arrives(*, literal: bool) -> None:
-    """Whoever waits without end for the third request waits as long as two gaps take, by Eqs. 10 and 15."""
+    """A batch that waits without end for the third request waits as long as two gaps take, by Eqs. 10 and 15."""
     silent = Map.mmpp2((0.0, 100.0), (20.0, 30.0))
     plan = BufferPlan(3, math.inf)
     assert first_phases(silent, plan) == pytest.approx([0.0, 1.0])

@@ -82,7 +82,7 @@ def test_the_blocks_one_after_the_other_answer_as_the_module() -> None:
 
 
 class Mixes(nn.Module):
-    """Its middle looks at other samples, in one of several ways; its ends do not."""
+    """A model whose middle looks at other samples, in one of several ways; its ends do not."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Joined(nn.Module):
 
 
 class Head(nn.Module):
-    """Its own `forward` decodes boxes: what sizes they have depends on values."""
+    """A head whose own `forward` decodes boxes: what sizes they have depends on values."""
 
     def __init__(self, *channels: int) -> None:
         super().__init__()

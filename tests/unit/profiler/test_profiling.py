@@ -487,7 +487,7 @@ def test_figure_3_is_a_distribution(drawn: ModelProfile) -> None:
 
 
 def only(drawn: ModelProfile, *batches: int) -> ModelProfile:
-    """As if no other batches had been measured."""
+    """The profile as if no other batches had been measured."""
 
     def fewer(whole: LatencyTable) -> LatencyTable:
         return LatencyTable({1: {batch: whole.seconds[1][batch] for batch in batches}})

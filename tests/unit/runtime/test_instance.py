@@ -150,7 +150,7 @@ supervisor.recv(1)
 def test_promoted_body_is_not_killed_by_an_outdated_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its coordinator gave it up, because it did not listen, in the moment in which it answered its first batch."""
+    """The coordinator gave the Body up, because it did not listen, in the moment in which it answered its first batch."""
     said: list[Mapping[str, Any]] = []
     with selectors.DefaultSelector() as selector:
         guard = CoordinatorGuard(selector, lambda *_, **__: None, lambda message, _: said.append(message))

@@ -319,7 +319,7 @@ def test_kernel_error_is_raised_as_oserror() -> None:
 
 
 def _huge_bytes() -> int:
-    """This process's bytes in huge pages, as the kernel counts them."""
+    """The bytes of this process in huge pages, as the kernel counts them."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("AnonHugePages:"))
 

@@ -49,7 +49,7 @@ class Odd:
 
 
 def process() -> tuple[VirtualClock, Autoscaler]:
-    """One with two functions, of which the first names a third party's policy."""
+    """A process with two functions, of which the first names a third party's policy."""
     clock = VirtualClock()
     fleet = MemoryFleet(clock.now_s)
     fleet.known["a.ns"] = MemoryFunction(Settings(autoscaler="odd"))
@@ -138,7 +138,7 @@ NAMES_IN_ORDER = sorted(NAMES)
 
 
 class Replica:
-    """One that follows until it leads. Clocks of two processes have nothing to do with each other."""
+    """A replica that follows until it leads. Clocks of two processes have nothing to do with each other."""
 
     def __init__(self, *, leads: bool, began_s: float = 0.0, policies: Policies = BUILT_IN) -> None:
         self.leads = leads
@@ -337,7 +337,7 @@ class Store:
     "error", [GnomonError(503, "kubernetes_unreachable", "Away."), OSError(116, "Stale file handle")], ids=["known", "unforeseen"]
 )
 async def test_update_that_cannot_be_followed_at_once_is_followed_later(error: Exception) -> None:
-    """Its secret or model could not be read. The store tells of it only once, and the leader replaces all pods."""
+    """The function's secret or model could not be read. The store tells of it only once, and the leader replaces all pods."""
     clock, store, attempts_s = VirtualClock(), Store(), list[float]()
 
     async def follow(key: FunctionKey) -> None:

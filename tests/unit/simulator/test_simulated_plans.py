@@ -127,7 +127,7 @@ BURST = [(120.0, 20.0), (60.0, 160.0), (120.0, 20.0)]
 
 
 def simulated(policy: str, parts: Sequence[tuple[float, float]]) -> FunctionResult:
-    """These parts one after the other, as Poisson processes."""
+    """Simulate these parts one after the other, as Poisson processes."""
     arrivals_s, begin_s = [], 0.0
     for number, (seconds, rate_rps) in enumerate(parts):
         if rate_rps:

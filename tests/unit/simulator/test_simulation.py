@@ -490,7 +490,7 @@ SLOW_START = Profile("v", LatencyTable({1: {1: 0.1, 2: 0.2, 4: 0.4}}), load_s=30
 
 
 class Shares:
-    """One instance; from second 10 on a quarter overflows."""
+    """A single instance; from second 10 on a quarter overflows."""
 
     name, period_s, default_scheduler = "shares", 1.0, "immediate"
 

@@ -122,7 +122,7 @@ def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system
 
 
 def test_shadow_helps_from_its_own_start_until_the_instance_has_started() -> None:
-    """One instance answers 10/s; another one takes 8 s to load, with a Shadow the first one answers 20/s meanwhile."""
+    """An instance answers 10/s; another one takes 8 s to load, with a Shadow the first one answers 20/s meanwhile."""
     slow = Variant("slow", "a", "", "fp32", 1, 1, 0.8, 8.0, {1: 0.1}, 100, 10.0, 1.0)
     overload = System("overload", partial(decide_in_overload, greedy.decide), OverloadState(greedy.GreedyState()))
     kinds, rates = (QueryKind(Query(latency_s=0.5), 1.0),), load(2.0, 17.0, seconds=15)

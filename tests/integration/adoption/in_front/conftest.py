@@ -46,7 +46,7 @@ async def known() -> AsyncIterator[PlayedProvider]:
 
 @pytest.fixture
 def provider(known: PlayedProvider) -> PlayedProvider:
-    """The same, with nothing remembered of earlier tests."""
+    """The known provider, with nothing remembered of earlier tests."""
     known.seen.clear()
     known.calls.clear()
     known.answers.clear()
