@@ -319,7 +319,7 @@ async def test_a_late_deletion_takes_neither_the_next_batch_nor_its_result(
     assert there.aws.left() == []
 
 
-async def test_nor_does_it_take_a_throttled_batch_that_is_sent_again(
+async def test_late_deletion_does_not_take_a_throttled_batch_that_is_sent_again(
     on_lambda: Start, echo_spec: Spec, late: LateDeletions
 ) -> None:
     there = await on_lambda()

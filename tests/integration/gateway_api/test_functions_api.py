@@ -302,7 +302,7 @@ async def test_a_newcomer_finds_the_routes_at_the_root(gateway: Any) -> None:
     assert (status, answer["error"]["hint"]) == (404, "GET / lists the routes.")
 
 
-async def test_there_is_always_the_default_one(gateway: Any) -> None:
+async def test_default_namespace_is_always_there(gateway: Any) -> None:
     assert await gateway.call("GET", "/system/namespaces") == (200, ["openfaas-fn"])
     assert await gateway.call("GET", "/system/namespace/openfaas-fn") == (200, {"name": "openfaas-fn"})
 

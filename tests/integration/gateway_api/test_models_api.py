@@ -149,7 +149,7 @@ async def test_refused_contents_leave_nothing(
 
 
 @pytest.mark.parametrize("body", [b"", b"no archive" * 100])
-async def test_what_is_no_archive_is_refused(models: Models, body: bytes) -> None:
+async def test_upload_that_is_no_archive_is_refused(models: Models, body: bytes) -> None:
     status, refusal = await models.put("scale/1", body)
     assert (status, refusal["error"]["code"]) == (400, "invalid_archive")
     assert models.is_empty()

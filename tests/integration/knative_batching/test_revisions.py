@@ -129,7 +129,7 @@ async def test_an_ingress_controller_sees_its_configuration_served(user: aiohttp
         assert (answer.status, answer.headers["K-Network-Hash"], await answer.read()) == (200, "ab12", b"")
 
 
-async def test_who_stands_before_the_pods_is_told_as_activators_tell_it(user: aiohttp.ClientSession) -> None:
+async def test_page_reports_what_stands_before_the_pods_as_activators_do(user: aiohttp.ClientSession) -> None:
     async with user.get("/healthz", headers=HEADERS) as answer:
         assert (answer.status, await answer.read() in ANSWERS) == (200, True)
 

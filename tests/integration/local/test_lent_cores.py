@@ -153,7 +153,7 @@ async def test_an_instance_borrows_after_a_resize_and_has_cores_of_its_own_after
     await lending.ask(body, 2, 0)
 
 
-async def test_what_cannot_change_its_threads_for_a_batch_does_not_borrow(lending: Lending) -> None:
+async def test_function_that_cannot_change_its_threads_for_a_batch_does_not_borrow(lending: Lending) -> None:
     spec = read_deployment({"service": "handler", "image": "functions/alpine", "envProcess": "cat"})
     with refused(409, "cannot_borrow"):
         await lending.platform.create(InstanceRequest(spec, 1, 2, None, {}, idle_cores=1))
@@ -163,7 +163,7 @@ async def test_what_cannot_change_its_threads_for_a_batch_does_not_borrow(lendin
         await lending.platform.resize(instance.id, 2, 1)
 
 
-async def test_what_a_deployment_requests_is_kept_between_batches(lending: Lending) -> None:
+async def test_cores_that_a_deployment_requests_are_kept_between_batches(lending: Lending) -> None:
     document = {"service": "asks", "image": "gnomon/body", "annotations": MODEL, "requests": {"cpu": "2"}}
     spec = read_deployment(document)
     instance = await lending.platform.create(InstanceRequest(spec, 1, CORES, None, {}, idle_cores=1))

@@ -449,13 +449,13 @@ def test_the_fewest_first_and_no_more_than_are_needed() -> None:
 
 
 @pytest.mark.parametrize("most", [2, 3])
-def test_there_are_so_many_and_no_more(most: int) -> None:
+def test_body_gets_as_many_shadows_as_are_allowed(most: int) -> None:
     there = body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))
     assert len(scaled_further([99.0], *there, most=most).created) == most - 2
 
 
 @pytest.mark.parametrize("capacity", [{"free": 0.5}, {"memory": 10}])
-def test_without_room_there_is_none(capacity: dict[str, int]) -> None:
+def test_node_without_room_gets_no_further_shadow(capacity: dict[str, int]) -> None:
     found = scaled_further([99.0], *body_with("a", nth_shadow("s1", HALVED)), **capacity)  # type: ignore[arg-type]
     assert found.created == ()
     assert found.reason

@@ -89,7 +89,7 @@ def test_the_least_bodies_are_left_as_soon_as_they_are_enough() -> None:
     assert play(timeline, 20.0) == 1
 
 
-def test_what_waits_calls_for_more_than_the_rule() -> None:
+def test_waiting_requests_call_for_more_bodies_than_the_rule() -> None:
     timeline = line()
     calm = play(timeline, 120.0, rps=20.0)
     assert play(timeline, 1.0, queued=60) > calm

@@ -183,7 +183,7 @@ def test_a_burst_gets_shadows_at_once_and_bodies_once_it_has_lasted_for_as_long_
         ("no profile", {"profile": None}),
     ],
 )
-def test_there_are_no_shadows_where_one_cannot_be_or_would_not_help(refuses: str, observation: dict[str, Any]) -> None:
+def test_no_shadow_is_made_where_it_cannot_be_or_would_not_help(refuses: str, observation: dict[str, Any]) -> None:
     chosen = policy("shadows") if refuses == "the switch" else policy()
     calm = seen(BURSTS[:-20], bodies(2), **observation)
     burst = replace(seen(IN_BURST, bodies(2), queued=200, **observation), now_s=301.0)

@@ -166,7 +166,7 @@ def mark(*, rps: float, start_s: float = 0.0, alpha: float = 0.8, low: int = 1) 
     return line, runner
 
 
-def test_there_are_instances_for_the_mean_of_two_minutes_with_room() -> None:
+def test_instances_are_those_for_the_mean_of_two_minutes_with_headroom() -> None:
     line, _ = mark(rps=40.0)
     assert play(line, 120) == 5  # 40 / (0.8 × 10)
     said = "1.25 × 40.00 rps in 120 s / 10.00 rps per instance at b = 1 = 5"

@@ -262,7 +262,7 @@ def test_any_bytes_survive_the_way_there(frame: bytes, reply_to: str | None) -> 
 
 
 @given(st.binary(max_size=300))
-def test_and_back(frames: bytes) -> None:
+def test_any_bytes_survive_the_way_back(frames: bytes) -> None:
     reply = Reply(frames=frames)
     assert Reply.from_json(json.loads(json.dumps(reply.to_json()))) == reply
 

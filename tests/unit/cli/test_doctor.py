@@ -91,7 +91,7 @@ def test_doctor_explains_missing_jemalloc() -> None:
     assert allocator(Path("/usr/lib/libjemalloc.so.2"))[0] is Level.OK
 
 
-def test_this_machine_is_looked_at_in_json(tmp_path: Path) -> None:
+def test_doctor_reports_on_this_machine_in_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(gnomon, ["doctor", "--json", "--state", str(tmp_path / "state")])
     found = {finding["check"]: finding["level"] for finding in json.loads(result.output)}
     assert set(found) == {"memory and disk", "control groups", "huge pages", "memory allocator", "models"}

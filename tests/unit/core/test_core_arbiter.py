@@ -34,7 +34,7 @@ def test_instances_of_a_node_have_equal_shares_of_it() -> None:
     assert arbiter.lend("a", 26) == 26
 
 
-def test_what_another_instance_has_claimed_is_never_lent() -> None:
+def test_cores_claimed_by_another_instance_are_never_lent() -> None:
     arbiter = with_borrowers(8, "a")
     arbiter.claim("own", 6)
     assert arbiter.lend("a", 8) == 2

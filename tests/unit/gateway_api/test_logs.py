@@ -113,7 +113,7 @@ async def test_closing_wakes_a_follower_that_waits() -> None:
     assert await waiting is None
 
 
-async def test_there_are_so_many_followers_and_a_closed_one_makes_room() -> None:
+async def test_followers_are_bounded_and_a_closed_one_makes_room() -> None:
     book = LogBook(Times())
     followers = [book.follow(LogQuery(FN)) for _ in range(logs.MAX_FOLLOWERS)]
     with pytest.raises(GnomonError) as refused:

@@ -113,14 +113,14 @@ def test_plan_is_the_policys_own_while_nothing_is_overloaded() -> None:
     assert decide_load(observation)[0] == greedy.decide(observation, greedy.GreedyState())[0]
 
 
-def test_resources_that_the_plan_leaves_bound_them() -> None:
+def test_resources_that_the_plan_leaves_bound_instances_for_an_overload() -> None:
     plan, _ = decide_load(overloaded(150.0, cores=3.0))
     assert plan.instances == {"small": 3}
     plan, _ = decide_load(overloaded(150.0, cores=1.0))
     assert plan.instances == {"small": 1}
 
 
-def test_they_stay_for_the_window_of_a_demand_and_no_longer() -> None:
+def test_instances_for_an_overload_stay_for_the_window_of_a_demand() -> None:
     _, state = decide_load(overloaded(50.0))
     plan, state = decide_load(overloaded(10.0, VariantState.ACTIVE, now_s=OVERLOAD_HOLD_S - 1.0, running=3), state)
     assert plan.instances == {"small": 3}

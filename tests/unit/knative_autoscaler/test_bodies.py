@@ -195,7 +195,7 @@ def test_a_revision_says_whether_its_pods_have_the_volume() -> None:
     assert live_revision(document).mounted
 
 
-def test_there_may_be_more_or_fewer_than_were_wished_for() -> None:
+def test_bodies_may_be_more_or_fewer_than_desired() -> None:
     made = bodies(3)
     made.match([pod("a"), pod("b"), pod("c")])
     made.become(1)

@@ -599,7 +599,7 @@ def published(request: pytest.FixtureRequest) -> ModelProfile:
     return read_profile(request.param)
 
 
-def test_there_are_some() -> None:
+def test_profiles_are_published() -> None:
     assert PROFILES
 
 

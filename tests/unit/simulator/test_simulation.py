@@ -683,7 +683,7 @@ def test_an_instance_gives_its_own_cores_up_and_borrows_from_then_on() -> None:
     assert result.core_s == pytest.approx(2 * 4 + (result.duration_s - 2) + 0.2 * 4)
 
 
-def test_what_ends_in_the_midst_of_its_batch_returns_its_cores() -> None:
+def test_instance_that_ends_in_the_midst_of_its_batch_returns_its_cores() -> None:
     actions = borrowing() | {1.0: (DestroyBody("f-1"),), 2.0: (CreateBody(8, idle_cores=1),)}
     result = run_script(actions, [0.9, 3.0])
     assert list(result.requests.finished_s) == pytest.approx([1.1, 3.2])
