@@ -548,6 +548,8 @@ def read_yaml(text: str, file: str) -> Value:
         ) from None
     except yaml.YAMLError as error:
         raise CommandFailed(f"{file}: {str(error).splitlines()[0]}.", "The file must be UTF-8 text.") from None
+    except RecursionError:
+        raise CommandFailed(f"{file} is nested too deeply.", "Close its brackets.") from None
     finally:
         loader.dispose()
     return Value(file, "", node)

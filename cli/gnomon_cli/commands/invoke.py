@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import mimetypes
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,8 @@ from gnomon_core.functions import DEFAULT_NAMESPACE
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TEXT = "text/plain"
 ACCEPTED = 202
+_UNFIT = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+"""Control characters, and what Latin-1 does not have."""
 
 
 @click.command(
@@ -124,6 +127,8 @@ def headers_of(texts: Iterable[str]) -> dict[str, str]:
         key, value = key.strip(), value.strip()
         if not (colon and key and value):
             raise click.UsageError(f"-H {text!r} is not 'Key: Value'.")
+        if _UNFIT.search(text):
+            raise click.UsageError(f"-H {text!r} has a character that no header can have: encode it, or send it in the body.")
         headers[key] = f"{headers[key]}, {value}" if key in headers else value
     return headers
 

@@ -469,3 +469,10 @@ def test_batches_smaller_than_the_measured_ones_take_as_long_as_the_smallest(
     assert "Batches of fewer than 3 were not measured" in capsys.readouterr().err
     [*_, alone] = sizes_of_file(measured(tmp_path, (1024, 1536, 2048, 3008), (3, 6, 9)), 1, on_lambda=True)
     assert len(alone.service_s) == 1
+
+
+@pytest.mark.parametrize("header", ["X-Name: Zoë ☃", "X-Two: lines\nX-Other: 1", "X-Null: a\0b"])
+def test_header_that_http_cannot_carry_is_refused(header: str) -> None:
+    result = CliRunner().invoke(gnomon, ["invoke", "echo", "-d", "x", "-H", header, "-g", "http://127.0.0.1:9"])
+    assert result.exit_code == 2
+    assert "a character that no header can have" in result.output

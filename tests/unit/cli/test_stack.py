@@ -65,6 +65,11 @@ def test_an_error_names_the_line_and_says_what_to_write(text: str, message: str)
     assert error.value.message.startswith(message)
 
 
+def test_file_nested_beyond_reading_is_refused() -> None:
+    with pytest.raises(CommandFailed, match=r"stack\.yml is nested too deeply"):
+        parse_stack("[" * 20_000, "stack.yml", {})
+
+
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(CommandFailed, match=r"nowhere\.yml: No such file or directory"):
         load_stack("nowhere.yml", {})
