@@ -1,7 +1,7 @@
 """Clocks and calendar times.
 
-Loops take a `Clock`; pure code takes `now_s`. `WallClock` is the monotonic clock of the machine. Seconds of a
-clock have no epoch: only differences mean something. `utc_now_s` is for date stamps alone, because that clock is set, also back.
+Loops take a `Clock`; pure code takes `now_s`. `WallClock` is the monotonic clock of the machine. Seconds of a clock have no
+epoch: only differences mean something. `utc_now_s` is for date stamps alone, because that clock is set, also back.
 
 A calendar time is seconds since 1970 inside Gnomon, and RFC 3339 in every document:
 

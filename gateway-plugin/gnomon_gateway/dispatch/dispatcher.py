@@ -256,11 +256,10 @@ class Dispatcher:
         effects: Effects = []
         not_received: list[Request] = []
         for batch in worker.batches.values():
-            unanswered = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
             if batch.id in unread:
-                not_received += unanswered
+                not_received += batch.unanswered
             else:
-                for request in unanswered:
+                for request in batch.unanswered:
                     self._instance_died(request, now_s, effects)
             batch.end()
         self._put_back(not_received)
@@ -313,7 +312,7 @@ class Dispatcher:
             return []
         worker, batch = executing
         self._load.advance(now_s)
-        self._put_back([request for request in batch.requests if request.batch is batch and request.state == DISPATCHED])
+        self._put_back(batch.unanswered)
         batch.end()
         self.workers.release(worker, batch)
         self._give_back(worker)

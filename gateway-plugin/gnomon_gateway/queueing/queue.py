@@ -174,6 +174,11 @@ class Batch:
         self.expected_end_s = sent_s
         self.lent = 0
 
+    @property
+    def unanswered(self) -> list[Request]:
+        """The requests that have no answer and are in no later batch."""
+        return [request for request in self.requests if request.batch is self and request.state == DISPATCHED]
+
     def end(self) -> None:
         """Release the requests of a batch that has its result, or whose instance has ended."""
         self.requests = ()

@@ -424,9 +424,6 @@ def _unreachable(error: Exception) -> Exception:
     return error
 
 
-__all__ = ["Api", "Document", "Fence", "Refused", "Stream", "Unreachable", "connect"]
-
-
 def cluster_figures(metrics: ApiMetrics, *, leads: bool) -> Iterator[Metric]:
     """The metrics; `leads` is whether this process decides and writes."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - optional: processes with a metrics page have it
@@ -443,3 +440,6 @@ def cluster_figures(metrics: ApiMetrics, *, leads: bool) -> Iterator[Metric]:
         "gnomon_kubernetes_silence_seconds", "Seconds since the API server's last answer.", value=metrics.silence_s
     )
     yield requests
+
+
+__all__ = ["Api", "ApiMetrics", "Document", "Fence", "Refused", "Stream", "Unreachable", "cluster_figures", "connect"]

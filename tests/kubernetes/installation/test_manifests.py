@@ -1,4 +1,4 @@
-"""What is applied in deploy: accepted by a real API server, as strict as it says, with the roles that are used, and removable."""
+"""The manifests in deploy: accepted by a real API server, as strict as it says, with the roles that are used, and removable."""
 
 from __future__ import annotations
 

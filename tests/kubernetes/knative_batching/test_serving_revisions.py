@@ -265,6 +265,17 @@ async def test_a_pod_whose_node_never_comes_to_its_cores_serves_with_those_that_
         assert pods.seen[-1] == ("/gnomon/batch", 1)
 
 
+def two_samples_in_time(sample_s: float) -> dict[str, str]:
+    """Annotations with an objective of two and a half times what a sample takes: two are in time, and a third is not."""
+    return {
+        **BATCHES,
+        "autoscaling.knative.dev/min-scale": "1",
+        "gnomon/model": f"{MODEL}@1",
+        "gnomon/slo-ms": str(round(2500 * sample_s)),
+        "gnomon/deadline-ms": "60000",
+    }
+
+
 @pytest.mark.torch
 async def test_a_revisions_batches_are_as_large_as_its_models_profile_has_them_in_time(
     knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, tmp_path: Path
@@ -272,14 +283,7 @@ async def test_a_revisions_batches_are_as_large_as_its_models_profile_has_them_i
     folder = tmp_path / "models"
     sample_s = await asyncio.to_thread(put_model, folder)
     models = ServedModels(DirectoryRepository(folder), folder, folder / "profiles")
-    # Two and a half times what a sample takes: two are in time, and a third is not.
-    asked = {
-        **BATCHES,
-        "autoscaling.knative.dev/min-scale": "1",
-        "gnomon/model": f"{MODEL}@1",
-        "gnomon/slo-ms": str(round(2500 * sample_s)),
-        "gnomon/deadline-ms": "60000",
-    }
+    asked = two_samples_in_time(sample_s)
     async with running(knative_kinds, knative), serving(knative_kinds, knative, models=models) as gateway:
         knative.revision("f-00001", asked, env=ENV)
         await until(lambda: largest(gateway, knative) == {2}, "batches of two")
@@ -303,13 +307,7 @@ async def test_a_model_that_is_measured_while_its_revision_serves_bounds_batches
     sample_s = await asyncio.to_thread(put_model, folder)
     (folder / "profiles").rename(later)
     models = ServedModels(DirectoryRepository(folder), folder, folder / "profiles")
-    asked = {
-        **BATCHES,
-        "autoscaling.knative.dev/min-scale": "1",
-        "gnomon/model": f"{MODEL}@1",
-        "gnomon/slo-ms": str(round(2500 * sample_s)),
-        "gnomon/deadline-ms": "60000",
-    }
+    asked = two_samples_in_time(sample_s)
     async with running(knative_kinds, knative), serving(knative_kinds, knative, models=models) as gateway:
         knative.revision("f-00001", asked, env=ENV)
         await until(lambda: largest(gateway, knative) == {8}, "batches of eight")

@@ -1,4 +1,4 @@
-"""What INFaaS adds to a plan: instances for an Overloaded variant, accuracy floors where resources are short, and workers."""
+"""INFaaS's additions to a plan: instances for an Overloaded variant, accuracy floors where resources are short, and workers."""
 
 from __future__ import annotations
 
