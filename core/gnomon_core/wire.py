@@ -140,10 +140,20 @@ def encode_parts(frame: Frame) -> list[bytes | memoryview]:
         payload_bytes += len(meta) + len(body)
         metas.append(meta)
         bodies.append(body)
-    sizes = len(members), frame.epoch, len(frame.head), frame.cores, frame.batch_id, payload_bytes
-    header = HEADER.pack(MAGIC, frame.kind, 0, *sizes, frame.budget_s)
+    header = HEADER.pack(
+        MAGIC,
+        frame.kind,
+        0,
+        len(members),
+        frame.epoch,
+        len(frame.head),
+        frame.cores,
+        frame.batch_id,
+        payload_bytes,
+        frame.budget_s,
+    )
     # The small parts are joined: one gathering write takes at most 1024 buffers (IOV_MAX in sysconf(3)).
-    return [header + frame.head + bytes(table), *metas, *bodies]
+    return [header + frame.head + table, *metas, *bodies]
 
 
 def frame_bytes(header: bytes | memoryview) -> int:

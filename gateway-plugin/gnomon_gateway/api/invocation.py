@@ -164,7 +164,8 @@ class FunctionRoutes:
     def take(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, lines: bytes = b"") -> None:
         """Take a request to this function, which gets this path. `lines` are further header lines of the answer."""
         try:
-            invocation = Invocation(exchange, runtime, path, lines, behind=self._behind)
+            invocation = Invocation(exchange, runtime, lines)
+            invocation.read_headers(path, behind=self._behind)
         except GnomonError as error:
             exchange.fail(error)
             return
@@ -195,9 +196,7 @@ class Invocation:
         "content_length",
     )
 
-    def __init__(
-        self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, lines: bytes = b"", *, behind: bool = False
-    ) -> None:
+    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, lines: bytes) -> None:
         self._lines = lines
         self._began_s = exchange.arrived_s
         self._began_ns = time.time_ns()
@@ -208,10 +207,15 @@ class Invocation:
         self._call_id = b""
         self._streams = False
         self.content_length = 0
-        self._meta = self._read_headers(path, behind=behind)
+        self._meta = b""
 
-    def _read_headers(self, path: bytes, *, behind: bool) -> bytes:
-        """The meta of the batch's member; headers for the gateway are stored here."""
+    def read_headers(self, path: bytes, *, behind: bool) -> None:
+        """Make the meta of the batch's member for this path, and store the headers that are for the gateway.
+
+        Raises:
+            GnomonError: 400 `invalid_deadline`.
+
+        """
         exchange = self._exchange
         lines = [exchange.method, path, exchange.query]
         gateway_headers: dict[bytes, bytes] = {}
@@ -244,7 +248,7 @@ class Invocation:
             b"x-call-id: %b\nx-start-time: %d\nx-forwarded-for: %b\nx-forwarded-host: %b"
             % (self._call_id, self._began_ns, client, host)
         )
-        return b"\n".join(lines)
+        self._meta = b"\n".join(lines)
 
     # Owner of the exchange
 
@@ -261,18 +265,9 @@ class Invocation:
     def _request_with(self, body: bytes | memoryview) -> Request:
         runtime = self._runtime
         lane = runtime.stream_lane if self._streams else runtime.event_lane
-        deadline_s = self._began_s + self._budget_s
-        return Request(
-            lane,
-            time.monotonic(),
-            deadline_s,
-            meta=self._meta,
-            body=body,
-            responder=self,
-            client=self._exchange,
-            replay_safe=runtime.replay_safe,
-            streaming=self._streams,
-        )
+        request = Request(lane, time.monotonic(), self._began_s + self._budget_s, 1, self._meta, body, self, self._exchange)
+        request.replay_safe, request.streaming = runtime.replay_safe, self._streams
+        return request
 
     def refuse_unread(self, error: GnomonError) -> None:
         """Respond with an error before the request is submitted."""

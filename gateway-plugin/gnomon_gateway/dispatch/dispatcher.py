@@ -711,7 +711,7 @@ class LoadMeter:
 class Deadlines:
     """The requests in the system, as a heap by deadline.
 
-    Nearly every request is answered long before its deadline. Its entry stays until it reaches the top, or until more than half
+    Nearly every request is answered long before its deadline. Its entry stays until no request is left, or until more than half
     of the entries are dead and all dead ones are removed at once. So each request costs amortised constant time, and memory is
     bounded by twice the number of requests in the system.
     """
@@ -730,17 +730,15 @@ class Deadlines:
         self.next_s = self._heap[0][0]
 
     def forget(self) -> None:
-        """Mark an answered request's entry as dead. An entry at the top is removed at once, so that no timer is set for it."""
+        """Mark an answered request's entry as dead."""
         self._live -= 1
-        heap = self._heap
-        if heap and heap[0][2].state == ANSWERED:
-            while heap and heap[0][2].state == ANSWERED:
-                heapq.heappop(heap)
-            self.next_s = heap[0][0] if heap else _NEVER
-        if len(heap) > _SMALL_HEAP and len(heap) > 2 * self._live:
-            self._heap = [entry for entry in heap if entry[2].state != ANSWERED]
+        if not self._live:
+            self._heap.clear()
+            self.next_s = _NEVER  # an idle function has no timer
+        elif len(self._heap) > _SMALL_HEAP and len(self._heap) > 2 * self._live:
+            self._heap = [entry for entry in self._heap if entry[2].state != ANSWERED]
             heapq.heapify(self._heap)
-            self.next_s = self._heap[0][0] if self._heap else _NEVER
+            self.next_s = self._heap[0][0]
 
     def due(self, now_s: float) -> list[Request]:
         """Remove and return the unanswered requests whose deadline has passed."""

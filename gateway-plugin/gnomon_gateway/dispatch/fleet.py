@@ -104,8 +104,7 @@ class Worker:
     def rank(self) -> None:
         """Update `free_slots` and the order after a change of size or load. Not to be called while it is in the idle list."""
         self.free_slots = 0 if self.draining else max(0, self.concurrency - len(self.batches))
-        pair = self.pair
-        cores = self.cores + (sum(pair.cores) if pair is not None else 0)
+        cores = self.cores if self.pair is None else self.cores + sum(self.pair.cores)
         # Policies read idle[-1] as the most capable instance. The number makes the order total, so that runs can be repeated.
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
 
@@ -311,6 +310,8 @@ class Workers:
 
     def _free_s(self) -> float:
         """The time at which the first executing batch is expected to end; infinity if none executes."""
+        if not self.busy:
+            return float("inf")
         ends = [
             batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
         ]

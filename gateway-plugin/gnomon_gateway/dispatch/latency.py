@@ -142,7 +142,7 @@ class Curve:
         predicted = self.at(batch)
         if predicted:
             self.spread += _SPREAD_WEIGHT * (abs(seconds / predicted - 1) - self.spread)
-        expected = interpolate(*self._expected, batch)
+        expected = interpolate(*self._expected, batch) if self._expected[0] else None
         if expected:
             ratio = seconds / expected
             self.factor += WEIGHT * (ratio - self.factor)

@@ -27,7 +27,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
 from gnomon_core.background import Background
 from gnomon_core.engines import AUTO, FP32
@@ -45,9 +46,10 @@ from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Effec
 from gnomon_gateway.dispatch.fleet import Worker
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.functions.profiles import Corrected
+from gnomon_gateway.http.acceptor import find_disconnected
 from gnomon_gateway.http.exchange import internal_error
 from gnomon_gateway.metrics import FunctionMetrics
-from gnomon_gateway.queueing.queue import ANSWERED, Batch, LaneKey, Request, Responder
+from gnomon_gateway.queueing.queue import ANSWERED, Batch, Client, LaneKey, Request, Responder
 
 if TYPE_CHECKING:
     from gnomon_gateway.applications.application import Application
@@ -152,9 +154,7 @@ class FunctionRuntime:
         """
         if self._disowned:
             self.hand_over_waiting()
-        for client in [
-            request.client for request in self._arrived if request.client is not None and request.client.has_disconnected()
-        ]:
+        for client in find_disconnected([request.client for request in self._arrived if request.client is not None]):
             client.lost()  # removes its request from `_arrived`
         arrived, self._arrived = self._arrived, []
         if not arrived:
@@ -620,17 +620,17 @@ class FunctionRuntime:
         The event loop reports closed connections too, but perhaps only after the present event. Only requests that have waited
         for `CHECK_AFTER_S` are checked, so that a function without a backlog pays nothing.
         """
+        if not self.dispatcher.queue.requests:
+            return
         waited_since_s = time.monotonic() - CHECK_AFTER_S
         for lane in self.dispatcher.queue.waiting_lanes():
-            waiting_samples, disconnected = 0, []
-            for request in cast("Iterable[Request]", lane.requests):
-                if waiting_samples >= self._max_batch or request.arrived_s > waited_since_s:
-                    break
-                # A disconnected client's place in the batch goes to a request whose client still waits.
-                if request.client is not None and request.client.has_disconnected():
-                    disconnected.append(request.client)
-                else:
-                    waiting_samples += request.size
+            waiting = takewhile(lambda request: request.arrived_s <= waited_since_s, lane.waiting())
+            live, disconnected = 0, list[Client]()
+            # A disconnected client's place in the batch goes to a request whose client still waits.
+            while live < self._max_batch and (some := list(islice(waiting, self._max_batch))):
+                found = find_disconnected([request.client for request in some if request.client is not None])
+                live += len(some) - len(found)
+                disconnected += found
             for client in disconnected:
                 client.lost()
 

@@ -27,14 +27,14 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.headers import last_response
 
-_DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+_DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
 """Linux has POLLRDHUP; elsewhere only a connection that is closed in both directions is reported."""
 _POLLED_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLIN
 _poll = select.poll()
@@ -61,6 +61,27 @@ def sent_and_disconnected(descriptor: int) -> tuple[bool, bool]:
         return False, False
     events = found[0][1]
     return bool(events & select.POLLIN), bool(events & _DISCONNECTED)
+
+
+class Connected(Protocol):
+    """The client of a connection with this file descriptor."""
+
+    descriptor: int
+
+
+_Client = TypeVar("_Client", bound=Connected)
+
+
+def find_disconnected(clients: Iterable[_Client]) -> list[_Client]:
+    """The clients among these that have disconnected, by one system call for all of them."""
+    by_descriptor = {client.descriptor: client for client in clients}
+    for descriptor in by_descriptor:
+        _poll.register(descriptor, _DISCONNECTED)
+    try:
+        return [by_descriptor[descriptor] for descriptor, _ in _poll.poll(0)]
+    finally:
+        for descriptor in by_descriptor:
+            _poll.unregister(descriptor)
 
 
 MAX_OPENED_PER_TURN = 8

@@ -4,7 +4,7 @@
                  8 KB a read       httptools       └▶ uvicorn's cycle (ASGI)
 
 uvicorn parses with httptools and runs ASGI. Here a request of a hot route becomes an `Exchange` instead; every other request is
-served by uvicorn. A connection has at most two current requests: `_receiving`, whose body is incomplete, and `_active`, which is
+served by uvicorn. A connection has at most two current requests: `receiving`, whose body is incomplete, and `_active`, which is
 being answered. Usually they are the same; they differ if a client pipelines, or is answered before it has sent the whole body.
 
 Fairness: a connection parses one portion of a head, or about 512 parser events, in a turn of the event loop; then the other
@@ -41,7 +41,6 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr
-from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.acceptor import Peer, has_disconnected, has_unread_data
@@ -149,11 +148,11 @@ class PortionReader(asyncio.BufferedProtocol):
         del sizehint
         # Bounded by what remains of the body: the portion cannot reach into a pipelined request, whose head must be read in small
         # parts.
-        left_bytes = self._connection.unread_bytes()
-        if PORTION_BYTES < left_bytes < float("inf"):
-            self._view = self._buffer.body_portion[: int(left_bytes)]
-        else:
-            self._view = self._buffer.portion
+        self._view = self._buffer.portion
+        if self._connection.receiving is not None:
+            left_bytes = self._connection.unread_bytes()
+            if PORTION_BYTES < left_bytes < float("inf"):
+                self._view = self._buffer.body_portion[: int(left_bytes)]
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -290,58 +289,47 @@ class ServerContext:
         self.write_buffers = WriteBuffers(limits.max_write_buffer_bytes)
         self.stopping_s = float("inf")
         self.closing = False
-        self._headers: list[tuple[bytes, bytes]] | None = None
-        self._line = b""
+        self.date_line = b""
+        """The header lines of every answer, updated each second."""
 
-    def date_line(self, state: ServerState) -> bytes:
-        """The header lines of every answer; uvicorn makes a new list each second."""
-        if self._headers is not state.default_headers:
-            self._headers = state.default_headers
-            self._line = b"".join([b"%b: %b\r\n" % header for header in self._headers])
-        return self._line
+    def set_default_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the headers of every answer: uvicorn's, which has the date."""
+        self.date_line = b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
-CHECKED_HEADERS = frozenset({b"host", b"transfer-encoding", b"expect"})
-"""The header names that `Head.note` checks."""
 _VERSIONS = ("1.1", "1.0")
+_CHECKED_HEADERS = frozenset({b"host", b"transfer-encoding", b"expect"})
 
 
-class Head:
-    """The headers of one request that decide whether it is well-formed."""
+def expects_continue(method: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Check a request's head; returns whether the client waits for `100 Continue`.
 
-    __slots__ = ("_encoding", "_expects_continue", "_hosts")
+    Raises:
+        GnomonError: 400, 405 or 505: the head is malformed, or another server could read it differently.
 
-    def __init__(self) -> None:
-        self._hosts = 0
-        self._encoding = b""
-        self._expects_continue = False
-
-    def note(self, name: bytes, value: bytes) -> None:
-        """Record a header whose name is in `CHECKED_HEADERS`."""
+    """
+    if version not in _VERSIONS:
+        raise GnomonError(505, "version_not_supported", f"This server does not speak HTTP/{version}.", "Use HTTP/1.1.")
+    hosts, encoding, waits = 0, b"", False
+    for name, value in headers:
+        if name not in _CHECKED_HEADERS:
+            continue
         if name == b"host":
-            self._hosts += 1
+            hosts += 1
         elif name == b"transfer-encoding":
-            self._encoding += value.strip().lower()
+            encoding += value.strip().lower()
         elif value.lower() == b"100-continue":
-            self._expects_continue = True
-
-    def expects_continue(self, version: str) -> bool:
-        """Return whether the client waits for `100 Continue`. A client of HTTP/1.0 would take that for the answer."""
-        return self._expects_continue and version != "1.0"
-
-    def violation(self, method: bytes, version: str) -> GnomonError | None:
-        """The error of a malformed head; None if the head is well-formed."""
-        if version not in _VERSIONS:
-            return GnomonError(505, "version_not_supported", f"This server does not speak HTTP/{version}.", "Use HTTP/1.1.")
-        # Two Host headers or none: a proxy and this server might route the request to different sites (RFC 9112, section 3.2).
-        if self._hosts > 1 or (not self._hosts and version == "1.1"):
-            return GnomonError(400, "malformed_request", f"The request has {self._hosts} Host headers.", "Send one.")
-        # Any other transfer coding leaves the body's end ambiguous, which permits request smuggling (RFC 9112, section 6.1).
-        if self._encoding not in (b"", b"chunked"):
-            return GnomonError(400, "unknown_encoding", "The Transfer-Encoding is not just chunked.", "Send chunks, or a length.")
-        if method == b"CONNECT":
-            return GnomonError(405, "method_not_allowed", "The gateway is not a proxy.", "Send the path only.")
-        return None
+            waits = True
+    # Two Host headers or none: a proxy and this server might route the request to different sites (RFC 9112, section 3.2).
+    if hosts > 1 or (not hosts and version == "1.1"):
+        raise GnomonError(400, "malformed_request", f"The request has {hosts} Host headers.", "Send one.")
+    # Any other transfer coding leaves the body's end ambiguous, which permits request smuggling (RFC 9112, section 6.1).
+    if encoding not in (b"", b"chunked"):
+        raise GnomonError(400, "unknown_encoding", "The Transfer-Encoding is not just chunked.", "Send chunks, or a length.")
+    if method == b"CONNECT":
+        raise GnomonError(405, "method_not_allowed", "The gateway is not a proxy.", "Send the path only.")
+    # A client of HTTP/1.0 would take that status for the answer.
+    return waits and version != "1.0"
 
 
 def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
@@ -361,7 +349,7 @@ def is_request_line(received: bytes, method: bytes, target: bytes, version: str,
     the line, perhaps behind empty lines; `anywhere` says that another request ends in it first.
     """
     line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode())
-    return received.startswith(line) or received.lstrip(b"\r\n").startswith(line) or (anywhere and line in received)
+    return received.lstrip(b"\r\n").startswith(line) or (anywhere and line in received)
 
 
 def in_origin_form(target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -477,6 +465,7 @@ class GatewayProtocol(HttpToolsProtocol):
         # uvicorn's constructor is not called: `connection_class` has what it would set. More than 30 attributes would make each
         # access slower, because CPython then stores them in a dictionary of the object's own.
         self._peer = peer
+        self.descriptor = peer.descriptor
         self.pipeline = deque()
         self.cycle = None
         self.parser = new_parser(self)
@@ -489,11 +478,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self.received_bytes = self.buffered_bytes = 0
         self.client_address = peer.host.encode()
         self._active: Any = None
-        self._receiving: Any = None
-        self._head = Head()
+        self.receiving: Any = None
         self._head_bytes = 0
         self._unreported_bytes = 0
-        self._portion: bytes | memoryview = b""
+        self._portion = b""
         self._head_so_far = bytearray()
         self.is_in_head = self._follows_request = False
         self._max_head_bytes, self._max_head_lines = context.limits.head_bytes, context.limits.head_lines
@@ -504,10 +492,6 @@ class GatewayProtocol(HttpToolsProtocol):
     def client(self) -> tuple[str, int]:  # type: ignore[override]
         """The client's host and port, for uvicorn."""
         return self._peer.host, self._peer.port
-
-    @property
-    def date_line(self) -> bytes:
-        return self.context.date_line(self.server_state)
 
     # The connection
 
@@ -528,15 +512,15 @@ class GatewayProtocol(HttpToolsProtocol):
         for cycle in (newest, active, *waiting):
             if cycle is not None:
                 notify_disconnect(cycle)
-        self.cycle = self._receiving = None
+        self.cycle = self.receiving = None
 
     def has_disconnected(self) -> bool:
         """Return whether the client has closed the connection, as the kernel knows it."""
-        return self.transport.is_closing() or has_disconnected(self._peer.descriptor)
+        return self.transport.is_closing() or has_disconnected(self.descriptor)
 
     def has_unread_data(self) -> bool:
         """Return whether the client has sent data that was not read."""
-        return not self.transport.is_closing() and has_unread_data(self._peer.descriptor)
+        return not self.transport.is_closing() and has_unread_data(self.descriptor)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse received data."""
@@ -544,7 +528,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self.phase == _IDLE:
             self.phase, self.since_s = _HEAD, self.context.now_s
-        self._portion = data
+        self._portion = cast("bytes", data)  # a memoryview holds only a part of a body, in which no head ends
         # The parser buffers a header's pieces without a callback until its end, and never reports a chunk's extensions.
         self._unreported_bytes += len(data)
         try:
@@ -592,7 +576,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Answer the request that is being received with an error, unless it has been answered, and parse nothing more."""
         if self._stopped_parsing or self.transport.is_closing():
             return
-        active, receiving = self._active, self._receiving
+        active, receiving = self._active, self.receiving
         if active is None:
             self._end(error if receiving is None else None)
         elif active is not receiving:
@@ -612,7 +596,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _end(self, error: GnomonError | None) -> None:
         """Send the error, if any, and close gracefully."""
         if error is not None:
-            self.transport.write(last_response(error, self.date_line))
+            self.transport.write(last_response(error, self.context.date_line))
         self.close_after_answer(unread=True)
 
     def close_after_answer(self, *, unread: bool) -> None:
@@ -639,8 +623,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
-        self._receiving = None
-        self._head = Head()
+        self.receiving = None
         self._head_bytes = 0
         self.is_in_head = True
         self.received_bytes = 0
@@ -653,9 +636,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if self._receiving is None:  # else it is a trailer: dropped, because the head was checked without it
-            if name in CHECKED_HEADERS:
-                self._head.note(name, value)
+        if self.receiving is None:  # else it is a trailer: dropped, because the head was checked without it
             self.headers.append((name, value))
         self._unreported_bytes = 0
         self._head_bytes += len(name) + len(value)
@@ -667,12 +648,18 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._stopped_parsing:
             return
         parser = self.parser
-        method, version = parser.get_method(), parser.get_http_version()
-        if (violation := self._head.violation(method, version)) is not None:
+        method = parser.get_method()
+        received = b"".join((self._head_so_far, self._portion)) if self._head_so_far else self._portion
+        # Nearly every head is the first of its portion and begins with this line. Else the parser's version decides, whose text
+        # takes long to make.
+        exact = not self._follows_request and received.startswith(b"%b %b HTTP/1.1\r\n" % (method, self.url))
+        version = "1.1" if exact else parser.get_http_version()
+        try:
+            waits = expects_continue(method, version, self.headers)
+        except GnomonError as violation:
             self.refuse(violation)
             return
-        received = b"".join((self._head_so_far, self._portion))
-        if not is_request_line(received, method, self.url, version, anywhere=self._follows_request):
+        if not exact and not is_request_line(received, method, self.url, version, anywhere=self._follows_request):
             self.refuse(malformed())
             return
         if parser.should_upgrade():
@@ -682,24 +669,18 @@ class GatewayProtocol(HttpToolsProtocol):
         # The wait before the connection was accepted counts for its first request, on any route.
         arrived_s, self.arrived_s = self.arrived_s or monotonic(), 0.0
         # Before the route is chosen: a target in absolute form must be routed by its path.
-        url = self.url = in_origin_form(self.url, self.headers)
+        url = self.url
+        if not url.startswith(b"/"):
+            url = self.url = in_origin_form(url, self.headers)
         if not url.startswith(self.context.prefixes):
-            self._begin_asgi()
+            self._begin_asgi(waits=waits)
             return
         path, _, query = url.partition(b"?")
-        exchange = Exchange(
-            self,
-            method,
-            path,
-            query,
-            self.headers,
-            http_version=version,
-            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.context.closing,
-            expects_continue=self._head.expects_continue(version),
-            arrived_s=arrived_s,
-        )
+        exchange = Exchange(self, method, path, query, self.headers, version, arrived_s)
+        exchange.keep_alive = version != "1.0" and parser.should_keep_alive() and not self.context.closing
+        exchange.expects_continue = waits
         previous = self.cycle
-        self.cycle = self._receiving = exchange
+        self.cycle = self.receiving = exchange
         if previous is None or previous.response_complete:
             self._start_exchange(exchange)
         else:
@@ -723,9 +704,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._unreported_bytes, self._follows_request = 0, True
         # A message that was refused in its head has no request that could be completed.
-        if self._stopped_parsing or self._receiving is None:
+        if self._stopped_parsing or self.receiving is None:
             return
-        cycle, self._receiving = self.cycle, None
+        cycle, self.receiving = self.cycle, None
         self.phase = _IDLE if cycle.response_complete else _ANSWER
         if type(cycle) is Exchange:
             cycle.on_complete()
@@ -742,7 +723,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.close_after_answer(unread=True)
             return
         if not self.pipeline:
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             if self.phase == _ANSWER:
                 self.phase, self.since_s = _IDLE, self.context.now_s
             return
@@ -773,24 +755,24 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def unread_bytes(self) -> float:
         """The number of bytes that the current body still lacks; infinity if unknown."""
-        return 0 if self._receiving is None else body_bytes(self.headers) - self.received_bytes
+        return 0 if self.receiving is None else body_bytes(self.headers) - self.received_bytes
 
     def _leaves_body_unread(self, answered: Any) -> bool:
-        return answered is self._receiving and self.unread_bytes() > SMALL_BYTES
+        return answered is self.receiving and self.unread_bytes() > SMALL_BYTES
 
     def _start_exchange(self, exchange: Exchange) -> None:
         self._active = exchange
         exchange.begin(self.context.routes)
 
-    def _begin_asgi(self) -> None:
+    def _begin_asgi(self, *, waits: bool) -> None:
         """Start an ASGI request. uvicorn makes the scope when a message begins; hot routes need none, so it is made only here."""
         url, headers = self.url, self.headers
         self.server = get_local_addr(self.transport)
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, self._head.expects_continue(self.parser.get_http_version())
+        self.url, self.expect_100_continue = url, waits
         self.headers.extend(headers)
         super().on_headers_complete()
-        self._receiving = self.cycle
+        self.receiving = self.cycle
         self.cycle.transport = GracefulTransport(self, self._close_after_cycle)
 
     def _ignore_upgrade(self, unparsed: bytes) -> None:

@@ -68,6 +68,7 @@ class Exchange:
     """A request and the methods to respond to it.
 
     `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds the received body.
+    `client` is the client's address, as the replica states it that forwarded the request; `descriptor` is its connection's.
     `arrived_s`, on the monotonic clock, counts the time in the kernel's queue before a connection was accepted.
     With several gateway replicas, `moved` takes requests whose function moved to another one; the body is kept for that.
     """
@@ -80,6 +81,8 @@ class Exchange:
         "_protocol",
         "arrived_s",
         "body_bytes",
+        "client",
+        "descriptor",
         "disconnected",
         "expects_continue",
         "headers",
@@ -98,27 +101,27 @@ class Exchange:
     message_event = _NoEvent()
     # uvicorn's protocol uses these attributes: message_event, keep_alive, disconnected, response_complete, more_body.
 
-    def __init__(
+    # By position: keywords double the time in which CPython makes an object.
+    def __init__(  # noqa: PLR0917
         self,
         protocol: GatewayProtocol,
         method: bytes,
         path: bytes,
         query: bytes,
         headers: Sequence[tuple[bytes, bytes]],
-        *,
         http_version: str,
-        keep_alive: bool,
-        expects_continue: bool,
         arrived_s: float,
     ) -> None:
         self._protocol = protocol
+        self.descriptor = protocol.descriptor
         self.method = method
         self.path = path
         self.query = query
         self.headers = headers
         self.http_version = http_version
-        self.keep_alive = keep_alive
-        self.expects_continue = expects_continue
+        self.client = protocol.client_address
+        self.keep_alive = True
+        self.expects_continue = False
         self.arrived_s = arrived_s
         self.max_body_bytes = 0
         self.body_bytes = 0
@@ -133,15 +136,6 @@ class Exchange:
         self._held_bytes = 0
 
     # The request
-
-    @property
-    def client(self) -> bytes:
-        """The address of the client."""
-        return self._protocol.client_address
-
-    def set_client_address(self, client: bytes) -> None:
-        """Set the client's address, as stated by the replica that forwarded the request."""
-        self._protocol.client_address = client
 
     def accept(self, owner: Owner, max_body_bytes: int) -> None:
         """Receive the body and give it to this owner."""
@@ -202,10 +196,6 @@ class Exchange:
         if self._owner is not None and not self.response_complete:
             self._deliver()
 
-    def has_disconnected(self) -> bool:
-        """Return whether the client has disconnected, which the event loop may not have reported yet."""
-        return self._protocol.has_disconnected()
-
     def lost(self) -> None:
         """Handle the end of the connection. May be called more than once."""
         self.disconnected = True
@@ -218,10 +208,11 @@ class Exchange:
     def _deliver(self) -> None:
         assert self._owner is not None
         body = self._body
-        self._release_body()
         # Kept for another replica, to which the queue may move while the request waits.
-        if self.moved is not None:
-            self._body = body
+        if self.moved is None:
+            self._body = b""
+        if self._held_bytes:
+            self._uncount_body()
         try:
             self._owner.received(body if isinstance(body, bytes) else memoryview(body))
         except Exception:  # noqa: BLE001 - no caller could answer
@@ -238,8 +229,11 @@ class Exchange:
     def _release_body(self) -> None:
         self._body = b""
         if self._held_bytes:
-            self._protocol.context.held_bytes -= self._held_bytes
-            self._held_bytes = 0
+            self._uncount_body()
+
+    def _uncount_body(self) -> None:
+        self._protocol.context.held_bytes -= self._held_bytes
+        self._held_bytes = 0
 
     # The answer
 
@@ -253,10 +247,12 @@ class Exchange:
             self.keep_alive = False
         close = b"" if self.keep_alive else b"connection: close\r\n"
         if status in _BODILESS:
-            head = b"".join((STATUS_LINES[status], protocol.date_line, lines, close, b"\r\n"))
+            head = b"".join((STATUS_LINES[status], protocol.context.date_line, lines, close, b"\r\n"))
             body = b""
         else:
-            head = b"".join((STATUS_LINES[status], protocol.date_line, lines, close, b"content-length: %d\r\n\r\n" % len(body)))
+            head = b"".join(
+                (STATUS_LINES[status], protocol.context.date_line, lines, close, b"content-length: %d\r\n\r\n" % len(body))
+            )
             if self.method == b"HEAD":
                 body = b""
         if len(body) <= SMALL_BYTES:
@@ -294,7 +290,9 @@ class Exchange:
             self.keep_alive = False
         framing = b"transfer-encoding: chunked\r\n" if chunked and not self._bodiless else b""
         close = b"" if self.keep_alive else b"connection: close\r\n"
-        self._protocol.transport.write(b"".join((STATUS_LINES[status], self._protocol.date_line, lines, framing, close, b"\r\n")))
+        self._protocol.transport.write(
+            b"".join((STATUS_LINES[status], self._protocol.context.date_line, lines, framing, close, b"\r\n"))
+        )
 
     def write(self, data: bytes | memoryview) -> None:
         """Send the next part of a streamed answer."""

@@ -66,6 +66,11 @@ class _Server(uvicorn.Server):
         self.started = True
         self.listening.set()
 
+    async def on_tick(self, counter: int) -> bool:
+        stops = await super().on_tick(counter)
+        self._context.set_default_headers(self.server_state.default_headers)
+        return stops
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve all clients that have connected; later connections are refused, so that clients try another replica."""
         for acceptor in self._acceptors:

@@ -185,7 +185,7 @@ class InsideApp:
     def _begin(self, exchange: Exchange, peer_headers: dict[bytes, bytes]) -> None:
         self.agent.forwarder.counters.inside += 1
         exchange.headers = [header for header in exchange.headers if not header[0].startswith(HEADER)]
-        exchange.set_client_address(peer_headers.get(CLIENT_HEADER, b""))
+        exchange.client = peer_headers.get(CLIENT_HEADER, b"")
         name = function_named(exchange.path)
         runtime = self.agent.directory.lookup(name) if name is not None else None
         if name is None:

@@ -216,16 +216,13 @@ class Inference:
             budget_s = min(budget_s, read_deadline_s(header))
         # The client has waited since the headers came; the request joins the queue after its body was received and parsed.
         lane, arrived_s, deadline_s = runtime.tensor_lane, time.monotonic(), self._began_s + budget_s
-        return lambda samples, body, responder: Request(
-            lane,
-            arrived_s,
-            deadline_s,
-            size=samples,
-            body=body,
-            responder=responder,
-            client=self._exchange,
-            replay_safe=True,
-        )
+
+        def request(samples: int, body: bytes | memoryview, responder: Responder) -> Request:
+            made = Request(lane, arrived_s, deadline_s, samples, b"", body, responder, self._exchange)
+            made.replay_safe = True
+            return made
+
+        return request
 
     def _refuse_unsubmitted(self, error: GnomonError) -> None:
         self._endpoint.metrics.started += 1

@@ -151,6 +151,15 @@ async def test_http_10_is_answered_and_closed(gateway: Any) -> None:
     assert await connection.closed()
 
 
+async def test_pipelined_request_of_http_10_is_answered_as_one(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"GET /function/f HTTP/1.1\r\nHost: x\r\n\r\nGET /function/f HTTP/1.0\r\n\r\n")
+    assert "connection" not in (await connection.answer()).headers
+    assert (await connection.answer()).headers["connection"] == "close"
+    assert await connection.closed()
+
+
 async def test_other_paths_go_to_the_control_application_on_the_same_connection(gateway: Any) -> None:
     await gateway.deploy()
     connection = await gateway.connect()

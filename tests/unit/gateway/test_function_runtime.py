@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -149,49 +150,65 @@ async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(s
     assert served.runtime.load().queued == served.runtime.load().executing == 0
 
 
-class Leaving(Client):
-    """A client whose connection is closed, which the loop has not reported."""
+class Connected(Client):
+    """A client on a connection of its own, whose end the event loop does not watch."""
 
-    def __init__(self, served: Served, *, waited_s: float, after_arrival: bool = False) -> None:
+    def __init__(self, served: Served, waited_s: float) -> None:
         super().__init__()
-        self.asked = 0
-        self.after_arrival = after_arrival
+        self.connection, self.accepted = socket.socketpair()
+        self.descriptor = self.accepted.fileno()
         self.runtime = served.runtime
         now_s = time.monotonic()
         self.request = Request(self.runtime.event_lane, now_s - waited_s, now_s + 5, body=b"leaves", responder=self, client=self)
         self.runtime.submit(self.request)
 
-    def has_disconnected(self) -> bool:
-        self.asked += 1
-        return not self.after_arrival or self.asked > 1
-
     def lost(self) -> None:
         self.runtime.left(self.request)
 
 
-async def test_disconnected_client_is_in_no_batch(served: Served) -> None:
+@pytest.fixture
+def connect(served: Served) -> Iterator[Callable[[float], Connected]]:
+    """Connects a client, whose request has waited for this many seconds already."""
+    connected: list[Connected] = []
+
+    def client(waited_s: float) -> Connected:
+        connected.append(Connected(served, waited_s))
+        return connected[-1]
+
+    yield client
+    for each in connected:
+        each.connection.close()
+        each.accepted.close()
+
+
+async def test_disconnected_client_is_in_no_batch(served: Served, connect: Callable[[float], Connected]) -> None:
     client = Client()
     served.send(client, b"first")
     await asyncio.sleep(0)
-    leaving = [Leaving(served, waited_s=1.0) for _ in range(20)]
+    leaving = [connect(1.0) for _ in range(20)]
+    for leaver in leaving[:10]:
+        leaver.connection.close()
     served.send(client, b"stays")
     await asyncio.sleep(0)
+    assert served.runtime.metrics.left == 10, "those that left before they were admitted"
+    for leaver in leaving[10:]:
+        leaver.connection.close()
     served.echo.answer()
     assert served.echo.batches == [[b"first"], [b"stays"]]
     served.echo.answer()
-    assert (client.outcomes, [client.outcomes for client in leaving]) == ([b"first", b"stays"], [[]] * 20)
+    assert (client.outcomes, [leaver.outcomes for leaver in leaving]) == ([b"first", b"stays"], [[]] * 20)
     assert served.runtime.metrics.left == 20
     assert not served.runtime.busy
 
 
-async def test_connection_is_checked_once_if_there_is_no_backlog(served: Served) -> None:
+async def test_connection_is_checked_once_if_there_is_no_backlog(served: Served, connect: Callable[[float], Connected]) -> None:
     client = Client()
     served.send(client, b"first")
     await asyncio.sleep(0)
-    prompt = Leaving(served, waited_s=-60.0, after_arrival=True)
+    prompt = connect(-60.0)
     await asyncio.sleep(0)
+    prompt.connection.close()
     served.echo.answer()
-    assert prompt.asked == 1
     assert served.echo.batches == [[b"first"], [b"leaves"]]
 
 
