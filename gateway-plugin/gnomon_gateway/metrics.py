@@ -260,9 +260,10 @@ STOCK_GATEWAY_SERIES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FunctionReading:
-    """A function at the time of a scrape. `replicas` are desired, `ready` can take requests; `decisions`, `late`: totals.
+    """A function at the time of a scrape. `replicas` are desired, `ready` can take requests.
 
-    `instances` are Bodies and Shadows. `policy` is the scaling policy that made the last decision, empty before the first one.
+    Totals are `decisions`, `late` answers, `retried` requests and `policy_errors` of the scheduling policy. `instances` are
+    Bodies and Shadows. `policy` is the scaling policy that made the last decision, empty before the first one.
     """
 
     name: str
@@ -272,6 +273,8 @@ class FunctionReading:
     ready: int
     decisions: int
     late: int
+    retried: int
+    policy_errors: int
     instances: Sequence[Instance] = ()
     policy: str = ""
 
@@ -447,13 +450,23 @@ def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
     )
     rejections = CounterMetricFamily("gnomon_rejections", "Refused requests by reason.", labels=(*_FUNCTION, "reason"))
     late = CounterMetricFamily("gnomon_late_answers", "Answers that came after the deadline and were dropped.", labels=_FUNCTION)
+    retried = CounterMetricFamily(
+        "gnomon_retried_requests",
+        "Idempotent requests that were executed a second time, each in a batch of its own.",
+        labels=_FUNCTION,
+    )
+    errors = CounterMetricFamily(
+        "gnomon_scheduling_policy_errors", "Exceptions and invalid batches of the scheduling policy.", labels=_FUNCTION
+    )
     for reading in readings:
         _add(sizes, (reading.name,), reading.metrics.batch_sizes)
         _add(queued, (reading.name,), reading.metrics.queue_s)
         late.add_metric((reading.name,), reading.late)
+        retried.add_metric((reading.name,), reading.retried)
+        errors.add_metric((reading.name,), reading.policy_errors)
         for reason, number in sorted(reading.metrics.rejections.items()):
             rejections.add_metric((reading.name, reason), number)
-    yield from (sizes, queued, rejections, late)
+    yield from (sizes, queued, rejections, late, retried, errors)
 
 
 def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:

@@ -24,6 +24,8 @@ def readings(functions: FunctionService, manager: Manager, decided: Callable[[st
                 ready=status.available_replicas,
                 decisions=decided(runtime.name),
                 late=runtime.dispatcher.late_answers,
+                retried=runtime.dispatcher.retried,
+                policy_errors=runtime.dispatcher.policy_errors,
                 instances=manager.instances.seen(runtime.name),
                 policy=last[0].policy if last else "",
             )
@@ -48,5 +50,7 @@ def application_readings(
             ready=status.available_replicas,
             decisions=sum(decided(runtime.name) for runtime in members),
             late=sum(runtime.dispatcher.late_answers for runtime in members),
+            retried=sum(runtime.dispatcher.retried for runtime in members),
+            policy_errors=sum(runtime.dispatcher.policy_errors for runtime in members),
             instances=[instance for runtime in members for instance in manager.instances.seen(runtime.name)],
         )

@@ -120,8 +120,7 @@ class Dispatcher:
         self.learns = True
         """True if batch latencies and refusals of this function update the latency model; False after its removal."""
         self.policy_errors = 0
-        self.stale_batches = 0
-        """Results of batches that were not in flight."""
+        """Exceptions and invalid batches of the scheduling policy."""
         self.late_answers = 0
         """Results for requests that were already answered: the deadline had passed, or the client had left."""
         self.retried = 0
@@ -337,13 +336,10 @@ class Dispatcher:
         return not self._is_model or (len(codes) == len(batch.requests) and SUCCESS.issuperset(codes))
 
     def _executing(self, instance_id: str, batch_id: int) -> tuple[Worker, Batch] | None:
-        """The instance and its batch; None, counted as stale, if the batch is not in flight there."""
+        """The instance and its batch; None if the batch is not in flight there."""
         worker = self.workers.by_id.get(instance_id)
         batch = worker.batches.get(batch_id) if worker is not None else None
-        if worker is None or batch is None:
-            self.stale_batches += 1
-            return None
-        return worker, batch
+        return None if worker is None or batch is None else (worker, batch)
 
     # Other events
 

@@ -259,6 +259,6 @@ def _rule(functions: MemoryFunctions, key: FunctionKey) -> Any:
 
 def _readings(functions: MemoryFunctions) -> list[FunctionReading]:
     return [
-        FunctionReading(str(key), status.spec.settings, FunctionMetrics(), status.replicas, status.available_replicas, 0, 0)
+        FunctionReading(str(key), status.spec.settings, FunctionMetrics(), status.replicas, status.available_replicas, 0, 0, 0, 0)
         for key, status in functions.deployed.items()
     ]

@@ -45,7 +45,9 @@ def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) 
     lane = LaneKey("events", "fn")
     requests = (Request(lane, 1.0, 9.0), Request(lane, 1.2, 9.0))
     metrics.sent(Batch(1, "i", lane, requests, 1.25))
-    return FunctionReading(name, read_settings(labels, {}), metrics, replicas=3, ready=2, decisions=7, late=4)
+    return FunctionReading(
+        name, read_settings(labels, {}), metrics, replicas=3, ready=2, decisions=7, late=4, retried=2, policy_errors=1
+    )
 
 
 def samples(
@@ -100,6 +102,8 @@ def test_batching_has_series_of_its_own() -> None:
     assert round(found["gnomon_queue_seconds_sum", (FN,)], 6) == 0.3
     assert found["gnomon_rejections_total", (FN, ("reason", "queue_full"))] == 1
     assert found["gnomon_late_answers_total", (FN,)] == 4
+    assert found["gnomon_retried_requests_total", (FN,)] == 2
+    assert found["gnomon_scheduling_policy_errors_total", (FN,)] == 1
     assert found["gnomon_decisions_total", (FN,)] == 7
 
 
