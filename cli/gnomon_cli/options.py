@@ -157,7 +157,9 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout
             click.option(
                 "-g", "--gateway", default="", metavar="URL", help="Gateway; default: stack file, OPENFAAS_URL, 127.0.0.1:8080."
             ),
-            click.option("-f", "--yaml", default="", metavar="FILE", help="Stack file; default: stack.yaml or stack.yml here."),
+            click.option(
+                "-f", "--yaml", default="", metavar="FILE", help="Stack file or its URL; default: stack.yaml or stack.yml here."
+            ),
             *_connection_options(timeout_s, timeout_help),
         ]
         if functions:

@@ -39,7 +39,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -57,6 +60,9 @@ FUNCTION_KEYS = (
     "requests", "secrets", "skip_build",
 )  # fmt: skip
 """The keys of a function in faas-cli's stack file, whether Gnomon uses them or not."""
+DOWNLOAD_TIMEOUT_S = 30.0
+MAX_DOWNLOAD_BYTES = 1 << 20
+URL_SCHEMES = ("http://", "https://")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -108,7 +114,10 @@ class TemplateSource:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A stack file. `folder` is where it lies: paths are looked for in the working directory first, then there."""
+    """A stack file. `folder` is where it lies: paths are looked for in the working directory first, then there.
+
+    One that was downloaded has the working directory only.
+    """
 
     file: str
     folder: Path
@@ -128,20 +137,32 @@ def default_file(folder: Path) -> str | None:
     return next((name for name in DEFAULT_FILES if (folder / name).is_file()), None)
 
 
-def load_stack(path: str, environment: Mapping[str, str] | None) -> Stack:
-    """The stack file at a path; `environment` is what `${…}` is taken from, None to leave it alone.
+def load_stack(file: str, environment: Mapping[str, str] | None) -> Stack:
+    """The stack file at a path or a URL; `environment` is what `${…}` is taken from, None to leave it alone.
 
     Raises:
         CommandFailed: It cannot be read, or something in it is wrong, with the line.
 
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise CommandFailed(f"{path}: {error.strerror or error}.", "Name the stack file with -f.") from None
+        content = _downloaded(file) if file.startswith(URL_SCHEMES) else Path(file).read_bytes()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise CommandFailed(f"{path} is not UTF-8 text.") from None
-    return parse_stack(text, path, environment)
+        raise CommandFailed(f"{file} is not UTF-8 text.") from None
+    except HTTPError as error:
+        raise CommandFailed(f"{file}: the server answers {error.code} {error.reason}.", "Name the stack file with -f.") from None
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+        raise CommandFailed(f"{file}: {reason}.", "Name the stack file with -f.") from None
+    return parse_stack(text, file, environment)
+
+
+def _downloaded(url: str) -> bytes:
+    with urlopen(url, timeout=DOWNLOAD_TIMEOUT_S) as answer:  # noqa: S310 - the caller has checked the scheme
+        content: bytes = answer.read(MAX_DOWNLOAD_BYTES + 1)
+    if len(content) > MAX_DOWNLOAD_BYTES:
+        raise CommandFailed(f"{url} is larger than {MAX_DOWNLOAD_BYTES} bytes.", "Name the address of the file itself.")
+    return content
 
 
 def parse_stack(text: str, file: str, environment: Mapping[str, str] | None) -> Stack:
@@ -162,7 +183,7 @@ def parse_stack(text: str, file: str, environment: Mapping[str, str] | None) -> 
     configuration = root.get("configuration")
     return Stack(
         file=file,
-        folder=Path(file).parent,
+        folder=Path() if file.startswith(URL_SCHEMES) else Path(file).parent,
         gateway=provider.get("gateway").text(),
         functions=tuple(_function(name, value) for name, value in root.get("functions").fields().items()),
         templates=tuple(

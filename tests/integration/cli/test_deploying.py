@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gnomon_cli.commands.up import CONFIG
+from gnomon_cli.stack import MAX_DOWNLOAD_BYTES
 from tests.integration.cli.conftest import STACK
 
 REFUSED = {"error": {"code": "unknown_policy", "message": "There is no scaling policy 'kp'.", "hint": "Known ones: fixed,\nkpa."}}
@@ -47,6 +48,31 @@ class TestDeploy:
         assert result.returncode == 0
         assert recorder.calls() == ["DELETE /system/functions", "POST /system/functions"]
         assert documents(recorder)[0] == {"functionName": "one", "namespace": "staging"}
+
+    def test_stack_file_may_be_a_url(self, recorder: Any, gnomon: Any) -> None:
+        recorder.answer("GET", "/files/stack.yml", document=STACK.encode() % b"http://unused:1")
+        result = gnomon("deploy", "-f", f"{recorder.url}/files/stack.yml", "--filter", "one", "-g", recorder.url, "--no-wait")
+        assert result.returncode == 0, result.stderr
+        assert recorder.calls() == ["GET /files/stack.yml", "PUT /system/functions"]
+        assert json.loads(recorder.requests[1].body)["image"] == "ada/one:latest"
+
+    @pytest.mark.parametrize(
+        ("path", "answer", "message"),
+        [
+            ("/none", {"status": 404}, "404 Not Found"),
+            ("/large", {"document": b"#" * (MAX_DOWNLOAD_BYTES + 1)}, f"is larger than {MAX_DOWNLOAD_BYTES} bytes"),
+            ("/picture", {"document": b"\xff\xd8"}, "is not UTF-8 text"),
+            (":1/none", {}, "Name or service not known"),
+        ],
+    )
+    def test_url_without_a_stack_file_is_an_error(
+        self, recorder: Any, gnomon: Any, path: str, answer: dict[str, Any], message: str
+    ) -> None:
+        recorder.answer("GET", path, **answer)
+        result = gnomon("deploy", "-f", recorder.url + path, "-g", recorder.url)
+        assert result.returncode == 1
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
 
     def test_replace_and_update_together_are_a_usage_error(self, recorder: Any, gnomon: Any) -> None:
         result = gnomon("deploy", "--image", "i", "--name", "n", "--replace=true", "--update=true", "-g", recorder.url)
