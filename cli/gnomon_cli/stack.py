@@ -26,6 +26,7 @@ faas-cli uses: `:-`, `:=`, `:?`, `:+` and `=` all mean "or else this", and a for
     ${V:2} ${V:2:3}                     its bytes from the third, at most three of them
     ${V/a/b} ${V//a/b} ${V/#a/b} ${V/%a/b}   replace the first, all, the beginning, the end
     ${V#p} ${V##p} ${V%p} ${V%%p}       without the shortest or longest beginning or end that matches the shell pattern p
+                             (as bash does; faas-cli keeps an end that begins with [a-z])
 
 Scalars stay as they are written: `1.0` stays "1.0", `yes` stays "yes" and `0644` stays "0644", because Go decodes them into
 maps of strings. Python's YAML loaders would make 1.0, True and 420 of them, so the node graph is read. Nulls are empty texts in

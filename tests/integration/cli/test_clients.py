@@ -239,7 +239,6 @@ FORMS = [
     "${B:?z}",
     "${A-x}",
     "${}",
-    "${A%%[a-l]*}",
     "${A##[a-h]*}",
 ]
 SCALARS = [
@@ -283,10 +282,10 @@ VALUES = st.one_of(
 )
 
 
-def what_we_send(text: str) -> bytes | None:
+def what_we_send(text: str) -> Any:
     try:
         stack = parse_stack(text, "stack.yml", VARIABLES)
-        return from_stack(stack, stack.functions[0], Overrides()).body
+        return json.loads(from_stack(stack, stack.functions[0], Overrides()).body)
     except CommandFailed:
         return None
 
@@ -311,7 +310,7 @@ def test_any_text(recorder: Any, environment: dict[str, str], tmp_path: Path, *,
     recorder.requests.clear()
     command = [faas_cli, "deploy", "-f", "stack.yml"]
     subprocess.run(command, cwd=tmp_path, env=environment | VARIABLES, capture_output=True, check=False, timeout=100)
-    theirs = recorder.requests[0].body if recorder.requests else None
+    theirs = json.loads(recorder.requests[0].body) if recorder.requests else None
     assert what_we_send(text) == theirs
 
 
