@@ -122,7 +122,10 @@ class Dispatching(RuleBasedStateMachine):
 
     def same_size(self, first: str, second: str) -> bool:
         workers = self.dispatcher.workers.by_id
-        return workers[first].order[0] == workers[second].order[0] and self.concurrency[first] >= self.concurrency[second]
+        return (
+            workers[first].slot.max_batch == workers[second].slot.max_batch
+            and self.concurrency[first] >= self.concurrency[second]
+        )
 
     def pass_time(self, duration_s: float) -> None:
         """Move the clock, stopping wherever the dispatcher asked to be woken."""

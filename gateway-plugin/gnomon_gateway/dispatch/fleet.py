@@ -94,16 +94,14 @@ class Worker:
         """The number of further batches that the instance takes now."""
 
     def set_max_batch(self, max_batch: int) -> None:
-        """Set the largest batch. Not to be called while the instance is in the idle list, whose order depends on it."""
+        """Set the largest batch. The instance must not be in the idle list, whose order depends on it."""
         pair = self.pair
         self.usual_batch = max_batch
         self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb, self.idle_cores, self.share)
         self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb, self.idle_cores, self.share)
-        self.rank()
 
     def rank(self) -> None:
-        """Update `free_slots` and the order after a change of size or load. Not to be called while it is in the idle list."""
-        self.free_slots = 0 if self.draining else max(0, self.concurrency - len(self.batches))
+        """Update the order by size and load. The instance must not be in the idle list."""
         cores = self.cores if self.pair is None else self.cores + sum(self.pair.cores)
         # Policies read idle[-1] as the most capable instance. The number makes the order total, so that runs can be repeated.
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
@@ -257,9 +255,7 @@ class Workers:
             self.busy += 1
             self._count_busy(worker, worker.cores if worker.idle_cores is None else batch.cores)
         worker.batches[batch.id] = batch
-        worker.rank()
-        if worker.free_slots:
-            insort(self.idle, worker)
+        self._join_idle(worker)
 
     def learn_usual_batch(self, worker: Worker, batch: Batch, waiting: int) -> None:
         """Learn the policy's usual batch size from a batch and the number of samples left waiting.
@@ -279,9 +275,7 @@ class Workers:
         if not worker.batches:
             self.busy -= 1
             self._count_busy(worker, 0)
-        worker.rank()
-        if worker.free_slots:
-            insort(self.idle, worker)
+        self._join_idle(worker)
 
     def drain(self, worker: Worker) -> None:
         """Send the instance no further batches."""
@@ -322,9 +316,15 @@ class Workers:
         cores = worker.cores if worker.share is None else min(worker.cores, worker.share)
         worker.size = cores if worker.memory_mb is None else worker.memory_mb
         worker.set_max_batch(self._sizing.largest(worker.size, worker.max_batch, worker.pair))
-        if worker.free_slots:
-            insort(self.idle, worker)
+        self._join_idle(worker)
         self._capacity = self._view = self._solo_view = None
+
+    def _join_idle(self, worker: Worker) -> None:
+        """Put the instance into the idle list, in its order, if it takes another batch now."""
+        worker.free_slots = 0 if worker.draining else max(0, worker.concurrency - len(worker.batches))
+        if worker.free_slots:
+            worker.rank()
+            insort(self.idle, worker)
 
     def _leave_idle(self, worker: Worker) -> None:
         """Take the instance out of the idle list before its order changes; the views are outdated from now on."""
