@@ -26,7 +26,8 @@ faas-cli uses: `:-`, `:=`, `:?`, `:+` and `=` all mean "or else this", and a for
     ${V:2} ${V:2:3}                     its bytes from the third, at most three of them
     ${V/a/b} ${V//a/b} ${V/#a/b} ${V/%a/b}   replace the first, all, the beginning, the end
     ${V#p} ${V##p} ${V%p} ${V%%p}       without the shortest or longest beginning or end that matches the shell pattern p
-                             (as bash does; faas-cli keeps an end that begins with [a-z])
+
+One more difference: faas-cli reverses the pattern of an end, so that `[a-z]` in it matches nothing; here it does, as in bash.
 
 Scalars stay as they are written: `1.0` stays "1.0", `yes` stays "yes" and `0644` stays "0644", because Go decodes them into
 maps of strings. Python's YAML loaders would make 1.0, True and 420 of them, so the node graph is read. Nulls are empty texts in
@@ -63,7 +64,6 @@ FUNCTION_KEYS = (
 """The keys of a function in faas-cli's stack file, whether Gnomon uses them or not."""
 DOWNLOAD_TIMEOUT_S = 30.0
 MAX_DOWNLOAD_BYTES = 1 << 20
-URL_SCHEMES = ("http://", "https://")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -133,6 +133,11 @@ class Stack:
         return Path(path) if Path(path).exists() or not (self.folder / path).exists() else self.folder / path
 
 
+def is_url(file: str) -> bool:
+    """Return whether a stack file is named by its URL, not by its path."""
+    return file.startswith(("http://", "https://"))
+
+
 def default_file(folder: Path) -> str | None:
     """The stack file that is used when none is named."""
     return next((name for name in DEFAULT_FILES if (folder / name).is_file()), None)
@@ -146,7 +151,7 @@ def load_stack(file: str, environment: Mapping[str, str] | None) -> Stack:
 
     """
     try:
-        content = _downloaded(file) if file.startswith(URL_SCHEMES) else Path(file).read_bytes()
+        content = _downloaded(file) if is_url(file) else Path(file).read_bytes()
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise CommandFailed(f"{file} is not UTF-8 text.") from None
@@ -184,7 +189,7 @@ def parse_stack(text: str, file: str, environment: Mapping[str, str] | None) -> 
     configuration = root.get("configuration")
     return Stack(
         file=file,
-        folder=Path() if file.startswith(URL_SCHEMES) else Path(file).parent,
+        folder=Path() if is_url(file) else Path(file).parent,
         gateway=provider.get("gateway").text(),
         functions=tuple(_function(name, value) for name, value in root.get("functions").fields().items()),
         templates=tuple(

@@ -12,14 +12,10 @@ import click
 from gnomon_cli.command import Command
 from gnomon_cli.options import Duration, Target, gateway_options, namespace_option
 from gnomon_cli.output import print_line
-from gnomon_cli.stack import URL_SCHEMES
+from gnomon_cli.stack import is_url
 from gnomon_core.clock import rfc3339, utc_now_s
 
 FORMATS = ("plain", "keyvalue", "json")
-
-
-def _names_a_file(value: str) -> bool:
-    return value.startswith(URL_SCHEMES) or Path(value).is_file()
 
 
 class _Logs(Command):
@@ -27,7 +23,7 @@ class _Logs(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         following = [*args[1:], ""]
-        kept = [arg for arg, value in zip(args, following, strict=True) if arg != "-f" or _names_a_file(value)]
+        kept = [arg for arg, value in zip(args, following, strict=True) if arg != "-f" or is_url(value) or Path(value).is_file()]
         return super().parse_args(ctx, kept)
 
 

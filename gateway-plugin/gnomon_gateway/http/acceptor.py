@@ -27,7 +27,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -52,14 +52,7 @@ def has_unread_data(descriptor: int) -> bool:
 
 def sent_and_disconnected(descriptor: int) -> tuple[bool, bool]:
     """`has_unread_data` and `has_disconnected` by one system call."""
-    _poll.register(descriptor, _POLLED_EVENTS)
-    try:
-        found = _poll.poll(0)
-    finally:
-        _poll.unregister(descriptor)
-    if not found:
-        return False, False
-    events = found[0][1]
+    events = next((events for _, events in _polled((descriptor,), _POLLED_EVENTS)), 0)
     return bool(events & select.POLLIN), bool(events & _DISCONNECTED)
 
 
@@ -75,12 +68,17 @@ _Client = TypeVar("_Client", bound=Connected)
 def find_disconnected(clients: Iterable[_Client]) -> list[_Client]:
     """The clients among these that have disconnected, by one system call for all of them."""
     by_descriptor = {client.descriptor: client for client in clients}
-    for descriptor in by_descriptor:
-        _poll.register(descriptor, _DISCONNECTED)
+    return [by_descriptor[descriptor] for descriptor, _ in _polled(by_descriptor, _DISCONNECTED)]
+
+
+def _polled(descriptors: Collection[int], events: int) -> list[tuple[int, int]]:
+    """Those of these descriptors that have one of these events, or an error, with their events. Does not wait."""
+    for descriptor in descriptors:
+        _poll.register(descriptor, events)
     try:
-        return [by_descriptor[descriptor] for descriptor, _ in _poll.poll(0)]
+        return _poll.poll(0)
     finally:
-        for descriptor in by_descriptor:
+        for descriptor in descriptors:
             _poll.unregister(descriptor)
 
 

@@ -301,7 +301,7 @@ _VERSIONS = ("1.1", "1.0")
 _CHECKED_HEADERS = frozenset({b"host", b"transfer-encoding", b"expect"})
 
 
-def expects_continue(method: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def check_head(method: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Check a request's head; returns whether the client waits for `100 Continue`.
 
     Raises:
@@ -655,7 +655,7 @@ class GatewayProtocol(HttpToolsProtocol):
         exact = not self._follows_request and received.startswith(b"%b %b HTTP/1.1\r\n" % (method, self.url))
         version = "1.1" if exact else parser.get_http_version()
         try:
-            waits = expects_continue(method, version, self.headers)
+            waits = check_head(method, version, self.headers)
         except GnomonError as violation:
             self.refuse(violation)
             return
@@ -669,9 +669,7 @@ class GatewayProtocol(HttpToolsProtocol):
         # The wait before the connection was accepted counts for its first request, on any route.
         arrived_s, self.arrived_s = self.arrived_s or monotonic(), 0.0
         # Before the route is chosen: a target in absolute form must be routed by its path.
-        url = self.url
-        if not url.startswith(b"/"):
-            url = self.url = in_origin_form(url, self.headers)
+        url = self.url = in_origin_form(self.url, self.headers)
         if not url.startswith(self.context.prefixes):
             self._begin_asgi(waits=waits)
             return

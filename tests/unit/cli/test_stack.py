@@ -138,6 +138,7 @@ ENVIRONMENT = {"A": "hello", "EMPTY": "", "P": "a/b.c/d", "É": "é"}
         ("${A/l/${A}}", "hehellolo"),
         ("${P#*/} ${P##*/} ${P%/*} ${P%%/*} ${A#h?l} ${A##[a-h]*} ${A#x}", "b.c/d d a/b.c a lo  hello"),
         ("é ${É} ✓", "é é ✓"),
+        ("${A%%[a-l]*}|", "|"),  # bash's; faas-cli removes nothing here
     ],
 )
 def test_forms(text: str, result: str) -> None:

@@ -18,6 +18,7 @@ from gnomon_gateway.dispatch.dispatcher import Dispatcher, function_removed
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import function_runtime
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, Health
+from gnomon_gateway.http.acceptor import find_disconnected
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.channel import Batch as PendingBatch
@@ -201,14 +202,24 @@ async def test_disconnected_client_is_in_no_batch(served: Served, connect: Calla
     assert not served.runtime.busy
 
 
-async def test_connection_is_checked_once_if_there_is_no_backlog(served: Served, connect: Callable[[float], Connected]) -> None:
+async def test_connection_is_checked_once_if_there_is_no_backlog(
+    served: Served, connect: Callable[[float], Connected], monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = Client()
     served.send(client, b"first")
     await asyncio.sleep(0)
+    asked: list[object] = []
+
+    def find_and_note(clients: list[Connected]) -> list[Connected]:
+        asked.extend(clients)
+        return find_disconnected(clients)
+
+    monkeypatch.setattr(function_runtime, "find_disconnected", find_and_note)
     prompt = connect(-60.0)
     await asyncio.sleep(0)
     prompt.connection.close()
     served.echo.answer()
+    assert asked == [prompt]
     assert served.echo.batches == [[b"first"], [b"leaves"]]
 
 
