@@ -86,7 +86,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise CommandFailed(
             f"{path} cannot be read: {str(error).splitlines()[0]}.", "Repair or remove it, then log in again."
         ) from None

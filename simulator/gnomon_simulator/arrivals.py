@@ -12,8 +12,10 @@ Files of demand, by content: counts per bin, or times of requests.
 | the file begins with | it is | and becomes |
 | --- | --- | --- |
 | `t_seconds,` | a trace: CSV, as `traces` reads it | a Trace |
-| `{` and has one document a line | a run that `gnomon replay --record` wrote | times |
+| `{`, with one document a line and `sent_s` | a run that `gnomon replay --record` wrote | times |
+| `{`, with one document a line | a table, as `traces` reads it: a document is a row | a Trace, or times |
 | `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of time stamps | a Trace, or times |
+| a number, and one in four is lower than the one before | the requests of a second in each line | a Trace |
 | a number or a date | one time stamp a line, as `traces` reads it; `#` begins a comment | times |
 | other words | a table with a header, as `traces` reads it | a Trace, or times |
 
@@ -22,6 +24,7 @@ Any of them may be gzipped. Time stamps keep the order of the file; a caller tha
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -31,8 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_simulator.traces import Trace, from_the_first, open_text, read_table, read_trace, seconds
+from gnomon_simulator.traces import SINCE_1970_S, Trace, from_the_first, open_text, read_table, read_trace, seconds
 
+FALLING = 0.25
+"""The share of lines lower than the one before from which bare numbers are counts: those of a load fall every other time."""
 MOST_ARRIVALS = 100_000_000
 """A list of these takes 0.8 to 3 GB; a mistyped rate would take all memory."""
 
@@ -112,7 +117,10 @@ def _check_count(count: float) -> None:
         )
 
 
-HINT = "It holds t_seconds,count rows, a time stamp a line, JSON with counts and bin_s or times_s, or a table with a header."
+HINT = (
+    "It holds t_seconds,count rows, a time stamp or the count of a second a line, JSON with counts and bin_s or times_s, "
+    "or a table with a header."
+)
 
 
 def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
@@ -126,16 +134,16 @@ def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
         first = next((line for line in lines if line.strip()), "").lstrip()
     if first.startswith("t_seconds"):
         return read_trace(path, function)
-    if _is_header(first):
+    if _is_header(first) or (_is_document(first) and "sent_s" not in first):
         return read_table(path, function)
     if function is not None:
         raise bad_request(
             "unknown_trace_function", f"{path.name} has no columns.", "Leave the name out: only tables have columns."
         )
-    if _is_record(first):
+    if _is_document(first):
         return recorded(path)
     with open_text(path) as lines:
-        return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _stamps(path, list(lines))
+        return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _bare_numbers(path, list(lines))
 
 
 def stretch(demand: Trace | list[float], start_s: float = 0.0, duration_s: float | None = None) -> Trace | list[float]:
@@ -151,8 +159,8 @@ def _is_header(line: str) -> bool:
     return word[:1].isalpha() and not word.lower().startswith(("nan", "inf"))
 
 
-def _is_record(line: str) -> bool:
-    """True if a file's first line is a whole document of a recorded run, and not the only one of a file of demand."""
+def _is_document(line: str) -> bool:
+    """True if a file's first line is a whole document about a request or a bin, and not the only one of a file of demand."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
@@ -160,16 +168,19 @@ def _is_record(line: str) -> bool:
     return isinstance(document, dict) and not {"counts", "times_s"} & document.keys()
 
 
-def _stamps(path: Path, lines: list[str]) -> list[float]:
-    times: list[float] = []
+def _bare_numbers(path: Path, lines: list[str]) -> Trace | list[float]:
+    values: list[float] = []
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
         if text:
             try:
-                times.append(seconds(text))
+                values.append(seconds(text))
             except ValueError:
-                raise _bad(path, f"line {number} is not a time stamp") from None
-    return from_the_first(times)
+                raise _bad(path, f"line {number} is neither a time stamp nor a count") from None
+    falls = sum(after < before for before, after in itertools.pairwise(values))
+    if falls >= FALLING * len(values) > 0 and max(values) < SINCE_1970_S:
+        return Trace(1.0, tuple(values))
+    return from_the_first(values)
 
 
 def _of_json(path: Path, text: str) -> Trace | list[float]:

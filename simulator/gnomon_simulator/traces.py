@@ -4,13 +4,15 @@ A trace is a CSV file, plain or gzipped: `t_seconds,count`, or `t_seconds` and o
 `t_seconds` is the start of a bin; the bin's length is the distance between rows, whatever it is. Rows may be missing: a bin
 without a row has no requests. Where in a bin its requests fall was not recorded; `arrivals` places them, and says how.
 
-A table has a header and is separated by commas, semicolons or tabs:
+A table has a header and is separated by commas, semicolons or tabs, or has a JSON object in each line:
 
 | the header has | a row is | it becomes |
 | --- | --- | --- |
 | `HashFunction` and `1`, `2`, … (Azure Functions 2019) | a function, a column a minute | a Trace |
 | `end_timestamp` and `duration` (Azure Functions 2021) | a request, by its end | times, ascending |
+| `timestamp` and `hash_ids` (Mooncake's LLM traces) | a request, its time in ms | times, ascending |
 | a column of times and one of counts: `minute,invocations` | a bin | a Trace |
+| a column of counts alone: `requests` | a second | a Trace |
 | a column of times: `TIMESTAMP,ContextTokens,…` (Azure's LLM traces) | a request | times, ascending |
 
 A column of times is called `timestamp`, `time`, `arrival_time` or the like, perhaps with its unit (`time_ms`, `minute`). Where a
@@ -31,6 +33,7 @@ import csv
 import gzip
 import io
 import itertools
+import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -216,12 +219,16 @@ def read_table(path: Path, function: str | None = None) -> Trace | list[float]:
             end, took = table.columns["end_timestamp"], table.columns["duration"]
             return _ascending(table.each(lambda row: seconds(row[end]) - float(row[took])))
         named = (*_TIMES, *(name + unit for name in _TIMES for unit in _UNITS))
-        time = table.first(named)
+        time, count = table.first(named), table.first(_COUNTS)
+        if time is None and count is not None:
+            counts = table.columns[count]
+            return Trace(1.0, tuple(table.each(lambda row: float(row[counts]))))
         if time is None:
             raise _bad_row(path, 1, "names no column of times")
         column = table.columns[time]
         unit_s = next((unit_s for unit, unit_s in _UNITS.items() if time.endswith(unit)), _WORDS.get(time))
-        count = table.first(_COUNTS)
+        if "hash_ids" in table.columns:
+            unit_s = _UNITS["_ms"]
         if count is None:
             return _ascending(table.each(lambda row: seconds(row[column], unit_s)))
         counted = table.columns[count]
@@ -229,20 +236,24 @@ def read_table(path: Path, function: str | None = None) -> Trace | list[float]:
 
 
 class _Table:
-    """The rows of a file below its header, and where its columns are."""
+    """The rows of a file, and where its columns are: its header says so, or the names in its first JSON object."""
 
     def __init__(self, path: Path, lines: Iterator[str], function: str | None) -> None:
         self._path = path
         header = next(lines)
-        self._before = 1
+        number = 1
         while not header.strip():
-            header, self._before = next(lines), self._before + 1
-        separator = max(",;\t", key=header.count)
-        titles = next(csv.reader([header], delimiter=separator))
+            header, number = next(lines), number + 1
+        if header.lstrip().startswith("{"):
+            titles = list(json.loads(header))
+            self._rows = _objects(path, itertools.chain([header], lines), titles, number)
+        else:
+            separator = max(",;\t", key=header.count)
+            titles = next(csv.reader([header], delimiter=separator))
+            self._rows = _separated(lines, separator, number)
         self.columns: dict[str, int] = {}
         for column, title in enumerate(titles):
             self.columns.setdefault(_plain(title), column)
-        self._rows = csv.reader(lines, delimiter=separator)
         self._function = function
         self._whose = self.first(_FUNCTIONS)
         if function is not None and self._whose is None:
@@ -256,13 +267,13 @@ class _Table:
         """The values read from each row of the chosen function; empty rows are skipped."""
         values: list[Value] = []
         other_functions: dict[str, None] = {}
-        for row in self._rows:
+        for number, row in self._rows:
             try:
                 if not row or self._is_another(row, other_functions):
                     continue
                 values.append(read(row))
             except (ValueError, IndexError):
-                raise _bad_row(self._path, self._before + self._rows.line_num, "is not a row of this table") from None
+                raise _bad_row(self._path, number, "is not a row of this table") from None
         if not values and other_functions:
             shown = ", ".join(list(other_functions)[:SHOWN_NAMES])
             ellipsis = " …" if len(other_functions) > SHOWN_NAMES else ""
@@ -283,6 +294,23 @@ class _Table:
             return False
         others[row[self.columns[self._whose]]] = None
         return True
+
+
+def _separated(lines: Iterator[str], separator: str, header: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """The rows below a header in line `header`, each with the number of its line."""
+    rows = csv.reader(lines, delimiter=separator)
+    for row in rows:
+        yield header + rows.line_num, row
+
+
+def _objects(path: Path, lines: Iterable[str], names: Sequence[str], first: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """The values of these names in the JSON object of each line, with the number of the line."""
+    for number, line in enumerate(lines, start=first):
+        try:
+            document = json.loads(line) if line.strip() else {}
+            yield number, [str(document[name]) for name in names] if document else []
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise _bad_row(path, number, "is not a JSON object with the names of the first one") from None
 
 
 def _plain(title: str) -> str:

@@ -324,7 +324,7 @@ def read_application_options(application: Path | None, application_port: int | N
     try:
         document = yaml.safe_load(application.read_text(encoding="utf-8-sig"))
         return read_application(document)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request("invalid_application", f"{application} is not YAML: {' '.join(str(error).split())}.") from None
     except GnomonError as error:
         raise GnomonError(error.status, error.code, f"{application}: {error.message}", error.hint) from None

@@ -237,9 +237,9 @@ def fit_arrivals(
 ) -> None:
     """Fit a Poisson process, an MMPP or a MAP of up to 8 phases to recorded arrivals.
 
-    FILE holds counts per bin (CSV with t_seconds), one time stamp a line (seconds, since 1970 in s to ns, or dates), a table with
-    a column of times, Azure's published traces, JSON, or a run that `gnomon replay` recorded; plain or gzipped. The fewest phases
-    that explain the data are chosen.
+    FILE holds counts per bin (CSV with t_seconds), one time stamp a line (seconds, since 1970 in s to ns, or dates) or the count
+    of a second, a table with a column of times, published traces (Azure's, Mooncake's), JSON, or a run that `gnomon replay`
+    recorded; plain or gzipped. The fewest phases that explain the data are chosen.
     """
     fitted = fit_file(file, column, start, duration)
     if as_json:

@@ -113,7 +113,7 @@ def test_in_ci_the_file_lies_in_the_working_directory() -> None:
     assert config_file({"CI": "1", "OPENFAAS_CONFIG": "/x"}) == Path("/x/config.yml")
 
 
-@pytest.mark.parametrize("text", ["a: [", "auths:\n- {gateway: http://here, auth: basic, token: '***'}"])
+@pytest.mark.parametrize("text", ["a: [", "[" * 100_000, "auths:\n- {gateway: http://here, auth: basic, token: '***'}"])
 def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yml").write_text(text)
     with pytest.raises(CommandFailed, match="og in again"):
@@ -193,6 +193,7 @@ def test_application_of_a_file_is_refused_where_no_gateway_serves_it(tmp_path: P
         ("name: photos\nmodels: {lite0: 0.75}\nannotations: {gnomon/max-batch: 4}", "annotations is not an object of texts"),
         ("name: photos\nmodels: {lite0: 0.75}\nannotations: {gnomon/max-batch: none}", "gnomon/max-batch"),
         ("name: [photos", "is not YAML"),
+        ("[" * 100_000, "is not YAML"),
     ],
 )
 def test_file_that_declares_no_application_is_refused_with_its_name_and_what_is_wrong(

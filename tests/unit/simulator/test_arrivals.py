@@ -234,6 +234,15 @@ def test_scaling_keeps_the_shape() -> None:
         ("id\tarrival_time_ms\nx\t1500\n\ny\t250\n", [0.25, 1.5]),
         ("Minutes,Invocations\n0,3\n1,4\n3,5\n", Trace(60.0, (3.0, 4.0, 0.0, 5.0))),
         ("time,function,count\n0,f,3\n0,g,1\n10,f,4\n", Trace(10.0, (4.0, 4.0))),
+        # Mooncake's LLM traces
+        ('{"timestamp": 0, "hash_ids": [1]}\n{"timestamp": 1500, "hash_ids": [1, 2]}\n', [0.0, 1.5]),
+        ('{"time_ms": 1500, "id": 1}\n\n{"id": 2, "time_ms": 500}\n', [0.5, 1.5]),
+        ('{"minute": 0, "count": 3}\n{"minute": 1, "count": 4}\n', Trace(60.0, (3.0, 4.0))),
+        # A second a line, as WITS' and Twitter's traces are often passed on
+        ("3\n0\n7\n2\n", Trace(1.0, (3.0, 0.0, 7.0, 2.0))),
+        ("0.61\n0.58\n0.7\n", Trace(1.0, (0.61, 0.58, 0.7))),
+        ("requests\n3\n4\n", Trace(1.0, (3.0, 4.0))),
+        ("1.0\n2.5\n2.0\n3.0\n4.0\n", [1.0, 2.5, 2.0, 3.0, 4.0]),
         ("timestamp,requests\n2024-01-01 00:00,3\n2024-01-01 00:05,4\n", Trace(300.0, (3.0, 4.0))),
     ],
 )
@@ -268,7 +277,7 @@ def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
         ("1.0\nsoon\n", "line 2"),
         ("[1, 2", "line 1 is not JSON"),
         ('{"counts": [1]}', "bin_s"),
-        ('{"id": 1}\n{"sent_s": "x"}\n', "line 2"),
+        ('{"sent_s": 1}\n{"sent_s": "x"}\n', "line 2"),
         ('["soon"]', "times_s"),
         ("t_seconds,count\n0,x\n", "line 2"),
         ("t_seconds,count\n0,nan\n", "NaN"),
@@ -282,10 +291,14 @@ def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
         ("\ntimestamp,count\n1,2\n2\n", "line 4 is not a row"),
         ("timestamp,count\n", "there is no row"),
         ("t_seconds,count\n0,1\n1e-9,1\n1e9,1\n", "in bins of 1e-09"),
-        ('{"timestamp": 1.0}\n{"timestamp": 2.0}\n', "sent_s"),
+        ('{"sent_s": null}\n{"sent_s": null}\n', "no request that was sent"),
+        ('{"id": 1}\n{"id": 2}\n', "no column of times"),
+        ('{"timestamp": 1}\n{"time": 2}\n', "line 2 is not a JSON object with the names"),
+        ('{"timestamp": 1}\n[2]\n', "line 2 is not a JSON object"),
+        ('{"timestamp": 1}\n{"timestamp": null}\n', "line 2 is not a row"),
         ("[" * 100_000, "neither counts"),
         ('{"bin_s": 1, "counts": [1, ' + "1" * 400 + "]}", "neither counts"),
-        ('{"id": 1}\n{"sent_s": ' + "1" * 400 + "}\n", "line 2"),
+        ('{"sent_s": 1}\n{"sent_s": ' + "1" * 400 + "}\n", "line 2"),
     ],
 )
 def test_a_bad_file_says_where(text: str, words: str, tmp_path: Path) -> None:
