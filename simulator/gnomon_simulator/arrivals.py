@@ -15,8 +15,8 @@ Files of demand, by content: counts per bin, or times of requests.
 | `{`, with one document a line and `sent_s` | a run that `gnomon replay --record` wrote | times |
 | `{`, with one document a line | a table, as `traces` reads it: a document is a row | a Trace, or times |
 | `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of time stamps | a Trace, or times |
-| a number, and one in four is lower than the one before | the requests of a second in each line | a Trace |
-| a number or a date | one time stamp a line, as `traces` reads it; `#` begins a comment | times |
+| a number or a date, and the lines ascend | one time stamp a line, as `traces` reads it; `#` begins a comment | times |
+| a number, and the lines rise and fall | the requests of a second in each line | a Trace |
 | other words | a table with a header, as `traces` reads it | a Trace, or times |
 
 Any of them may be gzipped. Time stamps keep the order of the file; a caller that needs ascending ones sorts them.
@@ -36,8 +36,8 @@ from typing import Any
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_simulator.traces import SINCE_1970_S, Trace, from_the_first, open_text, read_table, read_trace, seconds
 
-FALLING = 0.25
-"""The share of lines lower than the one before from which bare numbers are counts: those of a load fall every other time."""
+FALLING, FALLEN = 0.25, 0.5
+"""The share of falling lines, and the fall, from which bare numbers are counts: logs have a few times in another order."""
 MOST_ARRIVALS = 100_000_000
 """A list of these takes 0.8 to 3 GB; a mistyped rate would take all memory."""
 
@@ -177,10 +177,16 @@ def _bare_numbers(path: Path, lines: list[str]) -> Trace | list[float]:
                 values.append(seconds(text))
             except ValueError:
                 raise _bad(path, f"line {number} is neither a time stamp nor a count") from None
-    falls = sum(after < before for before, after in itertools.pairwise(values))
-    if falls >= FALLING * len(values) > 0 and max(values) < SINCE_1970_S:
-        return Trace(1.0, tuple(values))
-    return from_the_first(values)
+    return from_the_first(values) if _ascends(values) else Trace(1.0, tuple(values))
+
+
+def _ascends(values: Sequence[float]) -> bool:
+    """Return whether these are times: they ascend, but for some lines whose neighbours have overtaken them."""
+    if max(values, default=0.0) >= SINCE_1970_S:
+        return True
+    falls, middle = sum(after < before for before, after in itertools.pairwise(values)), len(values) // 2
+    few = falls == 0 or falls < FALLING * len(values)
+    return few and min(values[middle:], default=0.0) >= FALLEN * max(values[:middle], default=0.0)
 
 
 def _of_json(path: Path, text: str) -> Trace | list[float]:

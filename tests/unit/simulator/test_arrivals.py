@@ -240,6 +240,7 @@ def test_scaling_keeps_the_shape() -> None:
         ('{"minute": 0, "count": 3}\n{"minute": 1, "count": 4}\n', Trace(60.0, (3.0, 4.0))),
         # A second a line, as WITS' and Twitter's traces are often passed on
         ("3\n0\n7\n2\n", Trace(1.0, (3.0, 0.0, 7.0, 2.0))),
+        ("0\n0\n9\n0\n0\n0\n0\n0\n", Trace(1.0, (0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 0.0, 0.0))),
         ("0.61\n0.58\n0.7\n", Trace(1.0, (0.61, 0.58, 0.7))),
         ("requests\n3\n4\n", Trace(1.0, (3.0, 4.0))),
         ("1.0\n2.5\n2.0\n3.0\n4.0\n", [1.0, 2.5, 2.0, 3.0, 4.0]),
