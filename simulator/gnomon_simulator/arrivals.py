@@ -185,8 +185,8 @@ def _ascends(values: Sequence[float]) -> bool:
     if max(values, default=0.0) >= SINCE_1970_S:
         return True
     falls, middle = sum(after < before for before, after in itertools.pairwise(values)), len(values) // 2
-    few = falls == 0 or falls < FALLING * len(values)
-    return few and min(values[middle:], default=0.0) >= FALLEN * max(values[:middle], default=0.0)
+    before, since = max(values[:middle], default=0.0), min(values[middle:], default=0.0)
+    return falls <= FALLING * len(values) and since >= FALLEN * before
 
 
 def _of_json(path: Path, text: str) -> Trace | list[float]:
