@@ -98,7 +98,7 @@ def test_blocks_and_split_change_between_batches(body: Child, stored: Stored, se
         body.order("change", (), {"shadow": "s-1", "blocks": blocks, "split": list(split), "expected_ms": [[500.0] * 8] * runs})
         body.expect("changed")
         assert outcomes(body, stored) == ["answered"] * runs
-    body.order("change", (), {"shadow": "s-1", "blocks": [0], "split": list(HALVES), "expected_ms": []})
+    body.order("change", (), {"shadow": "s-1", "blocks": [0], "split": list(HALVES), "expected_ms": [[500.0] * 8]})
     body.expect("changed")
     assert outcomes(body, stored) == ["refused"]
 
