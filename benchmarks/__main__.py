@@ -39,6 +39,7 @@ NAMES = (
     "scaling",
     "noop",
     "served_models",
+    "doubling",
     "weight_bound",
     "overload",
     "regression",

@@ -147,8 +147,9 @@ def _all(files: Sequence[str]) -> Iterator[Cell]:
     yield from (Cell("sensitivity", policy, load="mmpp") for policy in (POLICIES[0], *SENSITIVITY))
     yield from (Cell("models", policy, model=model) for model in OTHERS for policy in POLICIES)
     yield from (replace(cell, objective=objective, weights=mode) for objective in OBJECTIVES for mode in WEIGHTS for cell in head)
-    yield from (Cell("models", policy, model=model, seed=seed) for seed in SEEDS[1:] for model in OTHERS for policy in POLICIES)
     yield from (Cell("arrivals", policy, load=load, seed=seed) for seed in SEEDS[1:] for load in LOADS for policy in POLICIES)
     for seed in SEEDS[1:]:
         for load in ("mmpp", "twitter"):
             yield from (Cell("pareto", replace(policy, alpha=a), load=load, seed=seed) for policy in swept for a in ALPHAS)
+    # Further seeds of the other models come last: they take the longest, and differ least.
+    yield from (Cell("models", policy, model=model, seed=seed) for seed in SEEDS[1:] for model in OTHERS for policy in POLICIES)

@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from benchmarks import doubling
 from benchmarks.asyfunc_cluster import (
     ABLATIONS,
     AS_PRINTED,
@@ -520,3 +521,31 @@ def test_no_figure_has_a_goal() -> None:
     assert {figure.met for figure in figures} == {""}
     values = {figure.key: figure.value for figure in figures}
     assert (values["gnomon: late"], values["gnomon: p95"], values["kpa: CPU"], values["kpa: memory"]) == (1.0, 50.0, 9.0, 0.2)
+
+
+def queries_of_a_window(number: int, late: int, refused: int, variant: str = "lite1") -> list[doubling.Query]:
+    """Twenty queries in a window, of which some are late and some are refused."""
+    return [
+        doubling.Query(
+            sent_s=doubling.WINDOW_S * number + index / 10,
+            accuracy=0.767,
+            took_s=2 * doubling.LATENCY_S if index < late else doubling.LATENCY_S / 2,
+            variant="" if index >= 20 - refused else variant,
+            refusal="no_capacity" if index >= 20 - refused else "",
+        )
+        for index in range(20)
+    ]
+
+
+def test_window_is_within_the_objective_if_no_more_than_one_query_in_twenty_is_late_or_refused() -> None:
+    windows = [(0, 0), (1, 0), (0, 1), (1, 1)]
+    queries = [query for number, (late, refused) in enumerate(windows) for query in queries_of_a_window(number, late, refused)]
+    assert doubling.windows_in_time(queries) == 0.75
+
+
+def test_answers_of_a_variant_below_the_accuracy_asked_for_are_counted() -> None:
+    queries = [*queries_of_a_window(0, 0, 2, "lite0"), *queries_of_a_window(1, 0, 0, "lite2")]
+    figures = {figure.key: figure for figure in doubling.figures_of([(queries, {"lite0": 0.751, "lite2": 0.776})])}
+    assert figures["answers below the accuracy"].value == 18
+    assert figures["answers below the accuracy"].met == "missed"
+    assert figures["late or refused"].value == 5.0
