@@ -163,13 +163,18 @@ def picture(name: str, caption: str, draw: Callable[[list[Any]], None], *, rows:
 
     with mpl.rc_context(_style(name)):
         size = (_PANEL_INCHES[0] * max(columns, 1.4), _PANEL_INCHES[1] * rows)
-        figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=size)
+        figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained")
         draw(list(axes.flat))
-        figure.tight_layout()
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
         plt.close(figure)
     return Picture(name, caption, text.getvalue())
+
+
+def legend_above(panels: Sequence[Any], columns: int) -> None:
+    """A legend for all panels above them, where it covers no data; the first panel has every entry."""
+    handles, labels = panels[0].get_legend_handles_labels()
+    panels[0].figure.legend(handles, labels, fontsize=6.5, ncols=columns, loc="outside upper left")
 
 
 def _style(name: str) -> Any:

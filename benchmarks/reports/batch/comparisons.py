@@ -22,6 +22,7 @@ from benchmarks.reports.report import (
     Section,
     Table,
     judged,
+    legend_above,
     picture,
     table,
     unmeasured,
@@ -319,7 +320,7 @@ def _picture(cases: Mapping[str, Rows]) -> Picture:
         for panel in panels:
             panel.set_xticks(range(len(cases)), [case.replace(", P", "\nP") for case in cases], fontsize=7.0)
         panels[0].set_yscale("symlog", linthresh=0.1)
-        panels[0].legend(ncols=4, loc="upper left", bbox_to_anchor=(0.0, 1.35))
+        legend_above(panels, 4)
 
     return picture("others", "Requests over the SLO (zero stays zero on this scale), and cost relative to BATCH's.", draw, rows=2)
 

@@ -28,7 +28,7 @@ from benchmarks.reports.evaluation.verdicts import (
     of_all,
     points,
 )
-from benchmarks.reports.report import SERIES, Picture, Table, counted, picture, table
+from benchmarks.reports.report import SERIES, Picture, Table, counted, legend_above, picture, table
 
 METRICS: Mapping[str, Value] = {
     "late (%)": lambda row: 100.0 * row.late,
@@ -255,7 +255,7 @@ def _curves(found: Found) -> Callable[[list[Any]], None]:
                     panel.plot([], [], f"-{marker}", markersize=3.5, color=colour, label=name)
             panel.set_xscale("symlog", linthresh=0.01)
             panel.set(xlabel="late after start-up (%), simulated", ylabel=f"{cost}, simulated", xlim=(-0.001, None))
-        panels[0].legend(fontsize=6.5, ncols=5, loc="upper left", bbox_to_anchor=(0.0, 1.25))
+        legend_above(panels, 5)
 
     return draw
 
@@ -279,7 +279,7 @@ def _bars(found: Found) -> Callable[[list[Any]], None]:
             panel.set_xticks(range(len(loads)), loads, fontsize=6.0, rotation=20)
             panel.set(title=f"{metric}, simulated")
         panels[0].set_yscale("symlog", linthresh=0.1)
-        panels[0].legend(fontsize=5.5, ncols=2)
+        legend_above(panels, 5)
 
     return draw
 
