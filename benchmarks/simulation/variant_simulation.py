@@ -43,7 +43,7 @@ import numpy.typing as npt
 from benchmarks.simulation.variant_workers import Cluster, Worker, Workers
 from gnomon_autoscaler.policies.infaas import workers as worker_policy
 from gnomon_core.errors import bad_request
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
+from gnomon_core.variant_scaling import DEMAND_WINDOW_S, ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import Query, Variant
 from gnomon_gateway.variants.selection import Rule, VariantSelector
 from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
@@ -51,7 +51,7 @@ from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace
 
 TICK_S: Final = 1.0
-WINDOW_S: Final = 10
+WINDOW_S: Final = round(DEMAND_WINDOW_S)
 """The window in seconds in which the load of each kind of query and of each member is measured."""
 LEAST_RPS = 1e-3
 """The load assumed for a kind of query that arrived within `IDLE_S`, but not within the window."""

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from gnomon_core.variants import CPU, Variant, VariantState
 
+DEMAND_WINDOW_S = 10.0
+"""The seconds over which the load of a demand is measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

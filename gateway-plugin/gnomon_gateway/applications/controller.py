@@ -10,11 +10,11 @@ A member keeps the number of instances that was set last, and starts an instance
 application answers without the controller too. For endpoints whose `gnomon/autoscaler` names another policy than `infaas` only
 the variants' states are observed; that policy scales each member separately.
 
-**Demand** is measured over `WINDOW_S` in samples per second, for each kind of query separately. A kind that was queried within
-`com.openfaas.scale.zero-duration` remains a demand with a load near zero, so that one instance that satisfies it stays. The label
-`com.openfaas.scale.min` keeps that number of instances without queries. Queries that name a variant are not part of the demands,
-because no other variant can serve them: their variant gets the instances that they need. A member's last instance never ends
-while it has requests.
+**Demand** is measured over `DEMAND_WINDOW_S` in samples per second, for each kind of query separately. A kind that was queried
+within `com.openfaas.scale.zero-duration` remains a demand with a load near zero, so that one instance that satisfies it stays.
+The label `com.openfaas.scale.min` keeps that number of instances without queries. Queries that name a variant are not part of the
+demands, because no other variant can serve them: their variant gets the instances that they need. A member's last instance never
+ends while it has requests.
 
 **Workers.** Every two seconds the number of nodes is decided from their utilization and the states of the variants there (section
 4.2.3). No platform adds machines itself, so the decision is only advice, shown by `gnomon app describe` and a metric.
@@ -40,7 +40,15 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, Node
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import DecisionRecord
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember, WorkerObservation, WorkerPlan
+from gnomon_core.variant_scaling import (
+    DEMAND_WINDOW_S,
+    ApplicationObservation,
+    Demand,
+    ScalingPlan,
+    VariantMember,
+    WorkerObservation,
+    WorkerPlan,
+)
 from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant, VariantState
 from gnomon_gateway.applications.application import Member
 from gnomon_gateway.applications.service import Applications, Endpoint
@@ -51,8 +59,6 @@ from gnomon_gateway.variants.states import DEFAULT_THRESHOLDS, PERIOD_S, Lifecyc
 
 TICK_S = 1.0
 WORKERS_PERIOD_S = 2.0
-WINDOW_S = 10.0
-"""The window in seconds over which the load of each kind of query is measured."""
 LEAST_RPS = 1e-3
 """The load of a kind of query that was queried lately, but not in the window."""
 HEADROOM = 1.05
@@ -69,7 +75,7 @@ Decide = Callable[[ApplicationObservation, StateT], tuple[ScalingPlan, StateT]]
 
 @dataclass(slots=True)
 class LoadWindow:
-    """The load of one kind of query: cumulative samples at each tick of the last `WINDOW_S`."""
+    """The load of one kind of query: cumulative samples at each tick of the last `DEMAND_WINDOW_S`."""
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     last_asked_s: float = float("-inf")
@@ -80,7 +86,7 @@ class LoadWindow:
         if total > before:
             self.last_asked_s = now_s
         self.samples.append((now_s, total))
-        while len(self.samples) > 1 and self.samples[1][0] <= now_s - WINDOW_S:
+        while len(self.samples) > 1 and self.samples[1][0] <= now_s - DEMAND_WINDOW_S:
             self.samples.popleft()
 
     def rps(self, now_s: float) -> float:

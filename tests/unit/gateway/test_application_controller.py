@@ -13,10 +13,9 @@ from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.workers import decide
 from gnomon_core.fleet import Node
 from gnomon_core.functions import FunctionKey
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, VariantMember
+from gnomon_core.variant_scaling import DEMAND_WINDOW_S, ApplicationObservation, Demand, VariantMember
 from gnomon_core.variants import CORES, MEMORY_BYTES, Variant, VariantState
 from gnomon_gateway.applications.controller import (
-    WINDOW_S,
     ApplicationController,
     Counts,
     LoadWindow,
@@ -37,7 +36,7 @@ def test_load_is_the_samples_per_second_of_the_window() -> None:
     for second in range(31):
         window.record(float(second), 5 * second)
     assert window.rps(30.0) == pytest.approx(5.0)
-    for second in range(31, 31 + int(WINDOW_S) + 1):
+    for second in range(31, 31 + int(DEMAND_WINDOW_S) + 1):
         window.record(float(second), 150)
     assert window.rps(41.0) == 0.0
     assert window.last_asked_s == 30.0

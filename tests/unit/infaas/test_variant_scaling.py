@@ -24,8 +24,8 @@ Policy = Callable[..., ScalingPlan]
 
 # Table 2: four CPUs, an Inferentia core, a V100.
 A, B, C = variant("A", 0.2, 5.0, 1.0, cores=4), variant("B", 0.02, 100.0, 3.0), variant("C", 0.015, 800.0, 16.0)
-AS_IN_TABLE_3 = Options(slack=1.0, late_share=None)
-CAPACITY_ALONE = Options(late_share=None)
+AS_IN_TABLE_3 = Options(slack=1.0, late_share=None, surplus_s=0.0)
+CAPACITY_ALONE = Options(late_share=None, surplus_s=0.0)
 """Constraint 1 as it is printed, with the paper's slack."""
 
 
@@ -170,6 +170,20 @@ def test_downgrade_loads_the_cheaper_variant_before_it_unloads() -> None:
     assert plan.instances == {"A": 1, "B": 1}
     plan, state = decide(seen(Demand(4.0, 0.3), running={"A": 1, "B": 1}, now_s=4.0), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 1}
+
+
+Decide = Callable[[ApplicationObservation, GreedyState, Options], tuple[ScalingPlan, GreedyState]]
+
+
+@pytest.mark.parametrize("decide_load", [decide, exact.decide])
+def test_noise_of_a_load_ends_no_instance_before_the_demand_was_measured_anew(decide_load: Decide) -> None:
+    """The load needs three instances now and then, and later two for as long as a demand is measured."""
+    state = GreedyState()
+    for second in range(41):
+        load_rps = 14.0 if second < 30 and second % 4 == 0 else 9.0
+        observation = seen(Demand(load_rps, 0.3), running={"A": 3}, now_s=float(second))
+        plan, state = decide_load(observation, state, Options(late_share=None))
+        assert plan.instances == {"A": 3 if second < 39 else 2}
 
 
 def test_surplus_that_ends_is_forgotten() -> None:

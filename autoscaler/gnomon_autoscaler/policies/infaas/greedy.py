@@ -2,8 +2,9 @@
 
 **When.** The headroom is the ratio of the running instances' capacity to the load. Below the slack (1.05) instances are loaded at
 once. Above it a variant's surplus instances are unloaded, or replaced by a cheaper variant, once that has been possible for
-T_v, the load time of the variant, so that it is not needed again at once. No instance is unloaded before the ready ones suffice
-without it.
+T_v, so that the variant is not needed again at once: its load time, but no less than the window over which a demand is measured.
+Two windows side by side share no arrival; after a shorter time the noise of one load would end and start instances in turn. No
+instance is unloaded before the ready ones suffice without it.
 
 **How, as printed** (`literal`). For each demand, of the changes that end with one kind of variant more or fewer:
 
@@ -77,14 +78,16 @@ def toward(
 
     `name` is the policy that chose the target, for the plan's reason; `gap` is the bound of its distance from the optimum.
     """
-    observation = problem.observation
+    observation, options = problem.observation, problem.options
+    least_s = 0.0 if options.literal else options.surplus_s
     surplus = _surplus(problem, target, state)
     due = {
         index: waiting.instances
         for index, member in enumerate(problem.members)
-        if (waiting := surplus.get(member.variant.id)) and observation.now_s - waiting.since_s >= member.variant.load_s
+        if (waiting := surplus.get(member.variant.id))
+        and observation.now_s - waiting.since_s >= max(member.variant.load_s, least_s)
     }
-    # A shortage is acted on at once; savings wait for `load_s`, in which the load may return.
+    # A shortage is acted on at once; savings wait for T_v, in which the load may return.
     short = sum(problem.unmet_rps(problem.running)) > 0.0
     instances, why = list(problem.running), "the headroom suffices"
     if short:

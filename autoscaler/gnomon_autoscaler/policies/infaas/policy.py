@@ -36,7 +36,7 @@ from typing import Generic, TypeVar
 
 from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.policies.infaas.problem import ROUNDING, Options, Problem, fitting, take
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan
+from gnomon_core.variant_scaling import DEMAND_WINDOW_S, ApplicationObservation, Demand, ScalingPlan
 from gnomon_core.variants import VariantState
 
 TIME_LIMIT_S = 0.3
@@ -48,8 +48,8 @@ FLOOR_HOLD_S = 30.0
 """Seconds for which a lower share must have sufficed before it is planned. Loading a variant takes up to a third of that."""
 NEGLIGIBLE = 1e-6
 """A difference of shortfalls, as a share of the load, that is a rounding error."""
-OVERLOAD_HOLD_S = 10.0
-"""Seconds for which the instances are kept: the window of demands."""
+OVERLOAD_HOLD_S = DEMAND_WINDOW_S
+"""Seconds for which the instances are kept."""
 
 StateT = TypeVar("StateT")
 Planner = Callable[[ApplicationObservation, StateT], tuple[ScalingPlan, StateT]]

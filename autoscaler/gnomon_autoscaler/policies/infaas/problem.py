@@ -47,7 +47,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gnomon_core.variant_scaling import ApplicationObservation, VariantMember
+from gnomon_core.variant_scaling import DEMAND_WINDOW_S, ApplicationObservation, VariantMember
 from gnomon_core.variants import Variant
 
 ROUNDING = 1e-9
@@ -64,12 +64,14 @@ class Options:
 
     `slack` is the least ratio of capacity to load, `loading_weight` is λ per second. `late_share` is the share of queries that
     may be late because they wait for others; None is constraint 1 as it is printed, where instances may be busy all the time.
-    `literal` is the heuristic as it is printed, which knows one variant for each demand, and no waiting. `time_limit_s` bounds
-    the exact solution, which counts as proven within `proven_gap`, a share of the cost.
+    `surplus_s` is the least T_v, the seconds for which instances must have been superfluous before they are unloaded. `literal`
+    is the heuristic as it is printed, which knows one variant for each demand, no waiting, and no least T_v. `time_limit_s`
+    bounds the exact solution, which counts as proven within `proven_gap`, a share of the cost.
     """
 
     slack: float = 1.05
     late_share: float | None = 0.05
+    surplus_s: float = DEMAND_WINDOW_S
     loading_weight: float = 1.0 / 60.0
     literal: bool = False
     time_limit_s: float = 1.0
