@@ -51,7 +51,8 @@ def _digits(value: float, digits: int) -> str:
     """A number with so many digits; rounding errors of sums are 0, and no power of ten is written."""
     if abs(value) < ROUNDING:
         return "0"
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    whole = abs(value) >= 10**digits - 0.5  # rounded, it has more digits than that
+    return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 
 
 def by_policy(found: Found, **chosen: object) -> dict[str, dict[int, Row]]:
