@@ -108,7 +108,7 @@ class Body:
 def body_of(place: Nursery, model: StoredModel, cpus: Sequence[int]) -> Body:
     """A ready Body with a thread for each of these CPUs."""
     launch = Launch("model", FUNCTION, BODY, cores=len(cpus), max_batch=MAX_BATCH, options=model.options())
-    child = place.born(launch, cpus=tuple(cpus))
+    child = place.born(launch, cpus=tuple(cpus), sandbox=model.sandbox())
     child.channel.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _CHANNEL_BYTES)
     child.hello = child.frame().head_json()
     inputs = [spec.to_json() for spec in model.signature.inputs]
