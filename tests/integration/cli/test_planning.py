@@ -456,7 +456,7 @@ def test_fit_reads_counts_from_a_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("1.0\n", "no gap"), ("2\n1\n", "descend"), ("1\nx\n", "line 2"), ("5\n5\n", "infinite")]
+    ("text", "words"), [("1.0\n", "no gap"), ("1\n3\n2\n4\n5\n", "descend"), ("1\nx\n", "line 2"), ("5\n5\n", "infinite")]
 )
 def test_unfittable_arrivals_name_the_reason(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "stamps.txt"
