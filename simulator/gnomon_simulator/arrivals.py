@@ -29,7 +29,7 @@ import json
 import math
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +134,15 @@ def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
         first = next((line for line in lines if line.strip()), "").lstrip()
     if first.startswith("t_seconds"):
         return read_trace(path, function)
-    if _is_header(first) or (_is_document(first) and "sent_s" not in first):
+    names = _names_in(first)
+    is_record = "sent_s" in names
+    if _is_header(first) or (names and not is_record):
         return read_table(path, function)
     if function is not None:
         raise bad_request(
             "unknown_trace_function", f"{path.name} has no columns.", "Leave the name out: only tables have columns."
         )
-    if _is_document(first):
+    if is_record:
         return recorded(path)
     with open_text(path) as lines:
         return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _bare_numbers(path, list(lines))
@@ -159,13 +161,13 @@ def _is_header(line: str) -> bool:
     return word[:1].isalpha() and not word.lower().startswith(("nan", "inf"))
 
 
-def _is_document(line: str) -> bool:
-    """True if a file's first line is a whole document about a request or a bin, and not the only one of a file of demand."""
+def _names_in(line: str) -> Collection[str]:
+    """The names in a file's first line if it is a JSON object about a request or a bin; none for all of a file's demand."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and not {"counts", "times_s"} & document.keys()
+        return ()
+    return document.keys() if isinstance(document, dict) and not {"counts", "times_s"} & document.keys() else ()
 
 
 def _bare_numbers(path: Path, lines: list[str]) -> Trace | list[float]:

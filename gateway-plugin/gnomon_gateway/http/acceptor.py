@@ -72,7 +72,7 @@ def find_disconnected(clients: Iterable[_Client]) -> list[_Client]:
 
 
 def _polled(descriptors: Collection[int], events: int) -> list[tuple[int, int]]:
-    """Those of these descriptors that have one of these events, or an error, with their events. Does not wait."""
+    """The descriptors that have one of these events, or an error, each with its events. Does not wait."""
     for descriptor in descriptors:
         _poll.register(descriptor, events)
     try:

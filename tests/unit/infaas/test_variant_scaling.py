@@ -26,7 +26,7 @@ Policy = Callable[..., ScalingPlan]
 A, B, C = variant("A", 0.2, 5.0, 1.0, cores=4), variant("B", 0.02, 100.0, 3.0), variant("C", 0.015, 800.0, 16.0)
 AS_IN_TABLE_3 = Options(slack=1.0, late_share=None, surplus_s=0.0)
 CAPACITY_ALONE = Options(late_share=None, surplus_s=0.0)
-"""Constraint 1 as it is printed, with the paper's slack."""
+"""Constraint 1 as it is printed, with the paper's slack; T_v is the load time."""
 
 
 def seen(

@@ -78,14 +78,13 @@ def toward(
 
     `name` is the policy that chose the target, for the plan's reason; `gap` is the bound of its distance from the optimum.
     """
-    observation, options = problem.observation, problem.options
-    least_s = 0.0 if options.literal else options.surplus_s
+    observation = problem.observation
     surplus = _surplus(problem, target, state)
     due = {
         index: waiting.instances
         for index, member in enumerate(problem.members)
         if (waiting := surplus.get(member.variant.id))
-        and observation.now_s - waiting.since_s >= max(member.variant.load_s, least_s)
+        and observation.now_s - waiting.since_s >= max(member.variant.load_s, problem.options.surplus_s)
     }
     # A shortage is acted on at once; savings wait for T_v, in which the load may return.
     short = sum(problem.unmet_rps(problem.running)) > 0.0

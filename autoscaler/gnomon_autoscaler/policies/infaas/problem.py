@@ -65,8 +65,8 @@ class Options:
     `slack` is the least ratio of capacity to load, `loading_weight` is λ per second. `late_share` is the share of queries that
     may be late because they wait for others; None is constraint 1 as it is printed, where instances may be busy all the time.
     `surplus_s` is the least T_v, the seconds for which instances must have been superfluous before they are unloaded. `literal`
-    is the heuristic as it is printed, which knows one variant for each demand, no waiting, and no least T_v. `time_limit_s`
-    bounds the exact solution, which counts as proven within `proven_gap`, a share of the cost.
+    is the heuristic as it is printed, which knows one variant for each demand, and no waiting. `time_limit_s` bounds the exact
+    solution, which counts as proven within `proven_gap`, a share of the cost.
     """
 
     slack: float = 1.05
