@@ -61,6 +61,9 @@ class Given:
     def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
         return [(place.size, place.pair) for place in self._places if place.idle]
 
+    def largest_idle(self) -> Place | None:
+        return next((place for place in reversed(self._places) if place.idle), None)
+
 
 curves = st.builds(
     Curve, st.lists(st.integers(0, 20), min_size=1, max_size=3).map(lambda steps: [0.05, *[0.01 * n for n in steps]])

@@ -443,7 +443,7 @@ class Dispatcher:
                 break
             actions = self._policy_actions(lane, now_s)
             if _ONLY_WAITS.issuperset(map(type, actions)):
-                dispatch_by_s = self.admission.dispatch_by_s(lane, now_s)
+                dispatch_by_s = self.admission.dispatch_by_s(lane)
                 if dispatch_by_s <= now_s:
                     actions = self._fallback_actions(lane, now_s)
                 else:
@@ -536,10 +536,12 @@ class Dispatcher:
         """Resize the instances' batches after a measured batch of this lane; forget variants that are not called any more."""
         if not key.solo:
             self.sizing.mark_called(key.variant, now_s)
-        uncalled_variants = [variant for variant in self.sizing.uncalled_variants(now_s) if self.queue.forget(variant)]
-        for variant in uncalled_variants:
-            self.sizing.forget(variant)
-        if uncalled_variants or self.sizing.outdated:
+        outdated = self.sizing.outdated
+        for variant in self.sizing.uncalled_variants(now_s):
+            if self.queue.forget(variant):
+                self.sizing.forget(variant)
+                outdated = True
+        if outdated:
             self.workers.update_max_batches()
 
     def _end(self, request: Request) -> None:

@@ -23,12 +23,17 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import FleetView, Slot
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.queueing.admission import Capacity, Place
 from gnomon_gateway.queueing.queue import Batch
+
+_SMALL_HEAP = 64
+_ORDER = attrgetter("order")
 
 
 class Worker:
@@ -100,14 +105,15 @@ class Worker:
         self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb, self.idle_cores, self.share)
         self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb, self.idle_cores, self.share)
 
+    def idle_place(self) -> Place:
+        """The place of one further batch, if the instance can take one now."""
+        return Place(self.size, self.pair, self.usual_batch, 0.0, idle=True)
+
     def rank(self) -> None:
         """Update the order by size and load. The instance must not be in the idle list."""
         cores = self.cores if self.pair is None else self.cores + sum(self.pair.cores)
         # Policies read idle[-1] as the most capable instance. The number makes the order total, so that runs can be repeated.
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
-
-    def __lt__(self, other: Worker) -> bool:
-        return self.order < other.order
 
 
 class Workers:
@@ -117,6 +123,9 @@ class Workers:
         "_added",
         "_borrowers",
         "_capacity",
+        "_ends",
+        "_most_ends",
+        "_room",
         "_sizing",
         "_solo_view",
         "_view",
@@ -135,12 +144,18 @@ class Workers:
         self.starting = 0
         self.idle: list[Worker] = []
         """The instances that can take a batch, in the order of `Worker`."""
+        self._room = 0
+        """The number of batches that the idle instances take together."""
         self._added = 0
         self._borrowers: dict[str, Worker] = {}
         """The instances that borrow cores: without any, a request need not look for them among hundreds of idle ones."""
         self._view: FleetView | None = None
         self._solo_view: FleetView | None = None
         self._capacity: Capacity | None = None
+        self._ends: list[tuple[float, int, Worker]] = []
+        """A heap of the batches by expected end, with dead entries: those of batches that have ended."""
+        self._most_ends = _SMALL_HEAP
+        """The length of the heap from which all dead entries are removed at once."""
 
     def capacity(self) -> Capacity:
         """The capacity for waiting requests: all instances that are not draining."""
@@ -169,8 +184,12 @@ class Workers:
             for batch in worker.batches.values()
         ]
         for worker in self.idle:
-            places += [Place(worker.size, worker.pair, worker.usual_batch, 0.0, idle=True)] * worker.free_slots
+            places += [worker.idle_place()] * worker.free_slots
         return places
+
+    def largest_idle(self) -> Place | None:
+        """The place of the largest instance that can take a batch now; None if all are busy."""
+        return self.idle[-1].idle_place() if self.idle else None
 
     def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
         """Sizes and Shadows of the instances that can take a batch now."""
@@ -181,8 +200,7 @@ class Workers:
         view = self._solo_view if solo else self._view
         if view is None:
             idle = tuple([worker.solo_slot if solo else worker.slot for worker in self.idle])
-            free_slots = sum([worker.free_slots for worker in self.idle])
-            view = FleetView(idle, self.busy, self.starting, self._free_s(), free_slots)
+            view = FleetView(idle, self.busy, self.starting, self._free_s(), self._room)
             if solo:
                 self._solo_view = view
             else:
@@ -255,6 +273,12 @@ class Workers:
             self.busy += 1
             self._count_busy(worker, worker.cores if worker.idle_cores is None else batch.cores)
         worker.batches[batch.id] = batch
+        heappush(self._ends, (batch.expected_end_s, batch.id, worker))
+        # A batch that never ends, such as an endless stream, stays at the top and would keep all entries behind it.
+        if len(self._ends) > self._most_ends:
+            self._ends = [end for end in self._ends if self._executes(end)]
+            heapify(self._ends)
+            self._most_ends = max(_SMALL_HEAP, 2 * len(self._ends))
         self._join_idle(worker)
 
     def learn_usual_batch(self, worker: Worker, batch: Batch, waiting: int) -> None:
@@ -304,12 +328,15 @@ class Workers:
 
     def _free_s(self) -> float:
         """The time at which the first executing batch is expected to end; infinity if none executes."""
-        if not self.busy:
-            return float("inf")
-        ends = [
-            batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
-        ]
-        return min(ends, default=float("inf"))
+        ends = self._ends
+        while ends and not self._executes(ends[0]):
+            heappop(ends)
+        return ends[0][0] if ends else float("inf")
+
+    def _executes(self, end: tuple[float, int, Worker]) -> bool:
+        """Return whether the batch of this entry is in execution, on an instance that will take another one after it."""
+        _, batch_id, worker = end
+        return batch_id in worker.batches and not worker.draining and self.by_id.get(worker.id) is worker
 
     def _size(self, worker: Worker) -> None:
         """Handle a change of the instance's cores, limit or Shadows."""
@@ -321,16 +348,21 @@ class Workers:
 
     def _join_idle(self, worker: Worker) -> None:
         """Put the instance into the idle list, in its order, if it takes another batch now."""
-        worker.free_slots = 0 if worker.draining else max(0, worker.concurrency - len(worker.batches))
-        if worker.free_slots:
-            worker.rank()
-            insort(self.idle, worker)
+        free_slots = worker.concurrency - len(worker.batches)
+        if free_slots <= 0 or worker.draining:
+            worker.free_slots = 0
+            return
+        worker.free_slots = free_slots
+        worker.rank()
+        insort(self.idle, worker, key=_ORDER)
+        self._room += free_slots
 
     def _leave_idle(self, worker: Worker) -> None:
         """Take the instance out of the idle list before its order changes; the views are outdated from now on."""
         # A linear search: a function has few idle instances, or many and a short queue.
         if worker in self.idle:
             self.idle.remove(worker)
+            self._room -= worker.free_slots
         self._view = self._solo_view = None
 
 
@@ -345,7 +377,7 @@ UNCALLED_S = 300.0
 class Sizing:
     """The largest batch of a function's instances, bounded by the latency of these variants; without variants, no bound."""
 
-    __slots__ = ("_called", "_latency", "_revision", "_slo_s", "_variants")
+    __slots__ = ("_called", "_called_since_s", "_latency", "_revision", "_slo_s", "_variants")
 
     def __init__(self, latency: LiveLatency, slo_s: float, variants: tuple[str, ...]) -> None:
         self._latency = latency
@@ -354,6 +386,8 @@ class Sizing:
         self._revision = latency.revision
         self._called: dict[str, float] = {}
         """Time of each variant's last request or answer, in seconds."""
+        self._called_since_s = float("inf")
+        """A time before which no variant was called last: read after every batch, when usually all variants are called."""
 
     def set_objective(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
         """Set the latency objective, and the variants if given."""
@@ -364,9 +398,13 @@ class Sizing:
     def mark_called(self, variant: str, now_s: float) -> None:
         """Record that requests of this variant arrive or are answered."""
         self._called[variant] = now_s
+        self._called_since_s = min(self._called_since_s, now_s)
 
     def uncalled_variants(self, now_s: float) -> list[str]:
         """The variants that have not been called for `UNCALLED_S`, of those that were called before."""
+        if now_s - self._called_since_s < UNCALLED_S:
+            return []
+        self._called_since_s = min(self._called.values(), default=float("inf"))
         return [variant for variant, last_s in self._called.items() if now_s - last_s >= UNCALLED_S]
 
     def forget(self, variant: str) -> None:

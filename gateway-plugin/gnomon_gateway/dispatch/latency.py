@@ -78,6 +78,7 @@ class Curve:
         "_count",
         "_counts",
         "_expected",
+        "_expected_cache",
         "_fitted",
         "_fitted_factor",
         "_last",
@@ -100,6 +101,7 @@ class Curve:
         self.measured_last = 0
         self.spread = 0.0
         self._expected = tuple(expected), tuple(expected.values())
+        self._expected_cache: dict[int, float | None] = {}
         self._measured: tuple[int, ...] = ()
         self._ratio = 0.0 if ratio is None else ratio
         # A restored ratio counts at once, with the weight of the fewest measurements, so that new ones soon replace it.
@@ -136,13 +138,13 @@ class Curve:
 
     def observe(self, batch: int, seconds: float) -> bool:
         """Record the latency of a batch; returns whether the curve changed."""
-        settles = self._is_discounted(batch)
+        settles = self.discounted_by < 1 and self._is_discounted(batch)
         if settles:
             self._settle_discount(batch, seconds)
         predicted = self.at(batch)
         if predicted:
             self.spread += _SPREAD_WEIGHT * (abs(seconds / predicted - 1) - self.spread)
-        expected = interpolate(*self._expected, batch) if self._expected[0] else None
+        expected = self._expected_at(batch)
         if expected:
             ratio = seconds / expected
             self.factor += WEIGHT * (ratio - self.factor)
@@ -165,14 +167,18 @@ class Curve:
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        if self._forget_stale_size(batch) or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        forgets = self._count >= self._next_try and self._forget_stale_size(batch)
+        if forgets or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
 
     def _forget_stale_size(self, batch: int) -> bool:
-        """Forget a larger size that was measured long ago and has an expected value; returns whether there was one."""
-        if self._count < self._next_try or not self._expected[0]:
+        """Forget a larger size that was measured long ago and has an expected value; returns whether there was one.
+
+        Called from batch number `_next_try` on.
+        """
+        if not self._expected[0]:
             return False
         old = [size for size, last in self._last.items() if size > batch and self._count - last >= KEPT_BATCHES]
         self._next_try = self._count + (KEPT_BATCHES if old else _RETRY_EVERY)
@@ -223,6 +229,14 @@ class Curve:
         self._seconds = isotonic_regression([points[batch] for batch in self._batches])
         self._fitted, self._fitted_factor = dict(self._means), self.factor
         self._cache = {}
+
+    def _expected_at(self, batch: int) -> float | None:
+        """The expected time of this size before any measurement, in seconds."""
+        try:
+            return self._expected_cache[batch]
+        except KeyError:
+            expected_s = self._expected_cache[batch] = interpolate(*self._expected, batch)
+            return expected_s
 
     def _expected_points(self) -> dict[int, tuple[float, int]]:
         """The expected time by batch size, each of weight one, bounded by the means of the nearest often measured sizes."""
@@ -460,7 +474,7 @@ class RecentMeasurements:
     __slots__ = ("_measured",)
 
     def __init__(self) -> None:
-        self._measured: dict[tuple[str, int], dict[int, tuple[int, float]]] = {}
+        self._measured: defaultdict[tuple[str, int], dict[int, tuple[int, float]]] = defaultdict(dict)
 
     def clear(self) -> None:
         """Discard all measurements: a new instance's first batches are cold."""
@@ -468,9 +482,8 @@ class RecentMeasurements:
 
     def add(self, variant: str, size: int, batch: int, now_s: float) -> None:
         """Record a batch of this size, whose latency was compared with its prediction."""
-        known = self._measured.setdefault((variant, size), {})
-        count, _ = known.get(batch, (0, 0.0))
-        known[batch] = count + 1, now_s
+        count, _ = self._measured[variant, size].get(batch, (0, 0.0))
+        self._measured[variant, size][batch] = count + 1, now_s
 
     def sizes(self, variant: str, size: int, now_s: float) -> list[int]:
         """The batch sizes with recent measurements; predictions for other sizes are uncertain."""

@@ -62,6 +62,10 @@ class Fleet(Protocol):
         """Sizes and Shadows of the instances that can take a batch now."""
         ...
 
+    def largest_idle(self) -> Place | None:
+        """The largest instance that can take a batch now; None if all are busy."""
+        ...
+
 
 class Admission:
     """The admission control of one queue, by the prediction for one fleet."""
@@ -176,16 +180,14 @@ class Admission:
         """The execution time of the request alone, in seconds; 0 if unknown."""
         return self._latency.seconds(request.lane.variant, place.size, request.size, place.pair) or 0.0
 
-    def dispatch_by_s(self, lane: Lane, now_s: float) -> float:
+    def dispatch_by_s(self, lane: Lane) -> float:
         """The latest time to dispatch the lane's batch to an idle instance, with a margin for the spread of latencies.
 
         A batch dispatched then, to the largest idle instance, ends at the first request's deadline.
         """
-        first = lane.head()
-        idle = [place for place in self._prediction.places(now_s) if place.idle]
-        if not idle:
+        first, place = lane.head(), self._fleet.largest_idle()
+        if place is None:
             return float("inf")
-        place = idle[-1]
         batch = max(first.size, min(lane.samples, 1 if lane.solo else place.most))
         seconds = self._latency.seconds(lane.variant, place.size, batch, place.pair) or 0.0
         return first.deadline_s - self._prediction.margin(lane.variant, place) * seconds - TIMER_SLACK_S

@@ -215,6 +215,8 @@ class _InOrder(Sequence[Waiting]):
     def __getitem__(self, index: int | slice) -> Request | Sequence[Request]:
         if isinstance(index, slice):
             return list(self._by_id.values())[index]
+        if index == 0 and self._by_id:
+            return next(iter(self._by_id.values()))
         ordered = iter(self) if index >= 0 else reversed(self)
         steps = index if index >= 0 else -index - 1
         for request in islice(ordered, steps, None):

@@ -30,6 +30,9 @@ class Instances:
     def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
         return [(1, None) for free_in_s in self._free_in_s if free_in_s == 0]
 
+    def largest_idle(self) -> Place | None:
+        return next((place for place in self.places(0.0) if place.idle), None)
+
 
 BUSY = Instances(0.02)
 IDLE = Instances(0.0)
