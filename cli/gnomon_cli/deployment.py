@@ -14,6 +14,11 @@ from typing import Any
 from gnomon_cli.output import CommandFailed, compact_json
 from gnomon_cli.stack import Resources, Stack, StackFunction, read_yaml
 from gnomon_core.nearest_names import did_you_mean
+from gnomon_core.settings import PREFIX
+
+MODEL = f"{PREFIX}model"
+MODEL_IMAGE = "gnomon/body:latest"
+"""The image of a function that serves a model and names none: on one machine and on Lambda no image is pulled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +58,27 @@ def from_stack(stack: Stack, function: StackFunction, overrides: Overrides, *, r
     """The deployment of a function of a stack file.
 
     Raises:
-        CommandFailed: It has no image, or a template or environment file that it names cannot be read.
+        CommandFailed: It has neither an image nor a model, or a template or environment file that it names cannot be read.
 
     """
-    if not function.image:
+    annotations = {**function.annotations, **overrides.annotations}
+    image = function.image or (MODEL_IMAGE if MODEL in annotations else "")
+    if not image:
         raise CommandFailed(
-            f"{stack.file}:{function.line}: functions.{function.name} has no image.", "Give it `image: NAME:TAG`."
+            f"{stack.file}:{function.line}: functions.{function.name} has no image.",
+            f"Give it `image: NAME:TAG`, or a model by the annotation {MODEL}.",
         )
     secrets = (*overrides.secrets, *(secret for secret in function.secrets if secret not in overrides.secrets))
     return _deployment(
         name=function.name,
-        image=function.image,
+        image=image,
         fprocess=_fprocess(stack, function) if read_template else function.fprocess,
         namespace=overrides.namespace or function.namespace,
         environment={**function.environment, **_environment_files(stack, function), **overrides.environment},
         constraints=overrides.constraints if function.constraints is None else function.constraints,
         secrets=secrets,
         labels={**function.labels, **overrides.labels},
-        annotations={**function.annotations, **overrides.annotations},
+        annotations=annotations,
         limits=function.limits,
         requests=function.requests,
         readonly=function.readonly_root_filesystem or overrides.readonly,
@@ -78,7 +86,13 @@ def from_stack(stack: Stack, function: StackFunction, overrides: Overrides, *, r
 
 
 def from_flags(
-    *, name: str, image: str, fprocess: str, overrides: Overrides, limits: Resources, requests: Resources
+    *,
+    name: str,
+    image: str,
+    fprocess: str,
+    overrides: Overrides,
+    limits: Resources,
+    requests: Resources,
 ) -> Deployment:
     """The deployment of an image without a stack file."""
     return _deployment(

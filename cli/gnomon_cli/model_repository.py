@@ -24,7 +24,7 @@ from gnomon_cli.command import option_group
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_files import MEDIA_TYPE, Archive, check_name
 from gnomon_profiler.measuring.store import ProfileStore
-from gnomon_profiler.repository import S3_SCHEME, open_repository
+from gnomon_profiler.repository import PROGRAM, S3_SCHEME, WEIGHTS, open_repository
 from gnomon_server.options import FETCHED, state_folder
 
 folder_options = option_group(
@@ -38,6 +38,53 @@ folder_options = option_group(
     click.option("--state", default="", metavar="FOLDER", help="State folder of `gnomon serve`; default .gnomon here."),
 )
 """`--models` and `--state`, given to the command as `folder` and `state`."""
+
+
+class Shape(click.ParamType[tuple[int, ...]]):
+    """`3x224x224`."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            sizes = tuple(int(size) for size in value.lower().split("x") if size)
+        except ValueError:
+            sizes = ()
+        if not sizes or min(sizes) < 1:
+            self.fail(f"{value!r} is no shape such as 3x224x224.", param, ctx)
+        return sizes
+
+
+source_options = option_group(
+    click.option(
+        "--from",
+        "source",
+        default="",
+        metavar="SOURCE",
+        help="Source of the model: FILE.py:CALLABLE or MODULE:CALLABLE that returns a torch module and an example of its inputs, "
+        f"or an estimator of scikit-learn; a model of the catalog; a folder with {PROGRAM} and {WEIGHTS}; an ONNX file (.onnx); "
+        "a folder of Hugging Face transformers (config.json and safetensors) or the address of one on a hub; or an estimator "
+        "of scikit-learn in a file (.skops).",
+    ),
+    click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        type=Shape(),
+        metavar="3x224x224",
+        help="Shape of one sample of an input, where the callable returns the module alone (float32) or an ONNX file leaves "
+        "sizes open; once for each input.",
+    ),
+    click.option(
+        "--length",
+        type=click.IntRange(min=1),
+        default=None,
+        help="Tokens of a sequence, for a text model of transformers; default 128, or what the model takes at most.",
+    ),
+)
+"""`--from`, `--shape` and `--length`, given to the command as `source`, `shapes` and `length`."""
 
 
 def model_folder(folder: str, state: str) -> Path:
@@ -85,10 +132,11 @@ class RemoteModels:
         document: dict[str, Any] = self._gateway.json("GET", f"{PATH}/{quote(reference, safe='@:')}", query=query)
         return document
 
-    def find(self, name: str, version: str) -> dict[str, Any] | None:
-        """The document of this version of a model; None if the server has none."""
-        check_name(name, version)
-        answer = self._gateway.call("GET", f"{PATH}/{quote(f'{name}@{version}', safe='@:')}")
+    def find(self, reference: str) -> dict[str, Any] | None:
+        """The document of a model, NAME or NAME@VERSION; None if the server has none."""
+        name, _, version = reference.partition("@")
+        check_name(name, version or "1")
+        answer = self._gateway.call("GET", f"{PATH}/{quote(reference, safe='@:')}")
         if answer.status == HTTPStatus.NOT_FOUND and b'"model_not_found"' in answer.data:
             return None
         self._gateway.check(answer)
@@ -98,7 +146,7 @@ class RemoteModels:
     def upload(self, entry: ModelEntry, progress: Callable[[str], None]) -> dict[str, Any]:
         """Add a version with all of its files, and return its document. `progress` gets a line now and then."""
         reference = f"{entry.name}@{entry.version}"
-        there = self.find(entry.name, entry.version)
+        there = self.find(reference)
         if there is not None and dict(entry.sha256).items() <= there["sha256"].items():
             progress(f"{reference}: {self._gateway.url} has it already")
             return there

@@ -53,7 +53,7 @@ def ensure_model(
 
     """
     opened = _opened(repository)
-    found = _existing(opened, f"{name}@{version}")
+    found = existing(opened, f"{name}@{version}")
     if found is not None and weights is None:
         return found if found.layers else _completed(opened, found, progress, processes)
     if not in_catalog(name):
@@ -171,7 +171,8 @@ def _check_options(
         )
 
 
-def _existing(repository: ModelRepository, reference: str) -> ModelEntry | None:
+def existing(repository: ModelRepository, reference: str) -> ModelEntry | None:
+    """The entry of a model, NAME or NAME@VERSION; None if the repository has none that can be read."""
     try:
         return repository.get(reference)
     except GnomonError as error:

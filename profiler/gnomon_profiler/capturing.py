@@ -65,10 +65,11 @@ def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -
     progress(f"{request.name}: capturing the network")
     files = capture(model.module, model.example, model.description)
     if request.source:
-        progress(f"{request.name}: comparing it with the source" if imported else f"{request.name}: checking sample by sample")
+        compares = model.random_inputs
+        progress(f"{request.name}: comparing it with the source" if compares else f"{request.name}: checking sample by sample")
         from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415 - torch
 
-        check_rows(files, model.module if imported else None)
+        check_rows(files, model.module if compares else None)
     return files
 
 

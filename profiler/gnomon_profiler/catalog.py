@@ -55,11 +55,15 @@ _NETWORK = "backbone and head; boxes are neither decoded nor compared"
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A module with what is needed to capture it."""
+    """A module with what is needed to capture it.
+
+    `random_inputs` is True if the module takes any numbers, so that the captured program is compared with it on random ones.
+    """
 
     module: torch.nn.Module
     example: tuple[Tensor, ...]
     description: Description
+    random_inputs: bool = False
 
 
 def load_model(name: str, weights: Path | None = None) -> CatalogModel:
@@ -347,10 +351,11 @@ _NOT_THEIRS = re.compile(rf"^<|/site-packages/|^{re.escape(__file__)}$|/importli
 
 
 def load_own(name: str, source: str, shapes: Sequence[Sequence[int]] = ()) -> CatalogModel:
-    """The module that a callable returns, with an example of its inputs.
+    """The module that a callable returns, with an example of its inputs; or the estimator of scikit-learn that it returns.
 
     Raises:
-        GnomonError: 400 `invalid_source` for a source that cannot be called or returns something else.
+        GnomonError: 400 `invalid_source` for a source that cannot be called or returns something else; 422 as
+            `sklearn_estimator.model_of_estimator`.
 
     """
     where, _, attribute = source.rpartition(":")
@@ -364,9 +369,14 @@ def load_own(name: str, source: str, shapes: Sequence[Sequence[int]] = ()) -> Ca
             raise _invalid(source, f"there is no callable {attribute}")
         made = _run(source, found) if not isinstance(found, torch.nn.Module) else found
     module, example = made if isinstance(made, tuple) else (made, None)
+    description = Description(name, details={"weights": f"from {source}"})
     if not isinstance(module, torch.nn.Module):
-        raise _invalid(source, f"it returns {type(made).__name__}")
-    return CatalogModel(module, examples(source, example, shapes), Description(name, details={"weights": f"from {source}"}))
+        from gnomon_profiler.importing.sklearn_estimator import is_estimator, model_of_estimator  # noqa: PLC0415 - it imports this
+
+        if not is_estimator(module) or shapes:
+            raise _invalid(source, f"it returns {type(made).__name__}" + (", whose inputs are known" if shapes else ""))
+        return model_of_estimator(module, description)
+    return CatalogModel(module, examples(source, example, shapes), description)
 
 
 def examples(source: str, example: Any, shapes: Sequence[Sequence[int]] = ()) -> tuple[Tensor, ...]:
@@ -423,6 +433,7 @@ def _invalid(source: str, reason: str) -> GnomonError:
     return bad_request(
         "invalid_source",
         f"{source[:200]!r} gives no model: {reason}.",
-        "Name a callable, as in mine.py:make, that returns the module and an example of its inputs, "
-        "or the module alone and give the shapes of one sample; or a model of the catalog, as in torchvision:resnet50.",
+        "Name a callable, as in mine.py:make, that returns a torch module and an example of its inputs, or the module alone and "
+        "give the shapes of one sample; one that returns an estimator of scikit-learn; or a model of the catalog, as in "
+        "torchvision:resnet50.",
     )

@@ -41,5 +41,6 @@ def test_both_ways_work_as_written(tmp_path: Path, environment: dict[str, str], 
             said += f"{result.stdout}\n"
     answers = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     scores = [answer["outputs"][0]["data"] for answer in answers if "outputs" in answer]
-    assert [len(score) for score in scores] == [3], "the captured module gives three scores"
+    assert [len(score) for score in scores] == [3, 3], "the captured module gives three scores"
+    assert scores[0] == pytest.approx(scores[1]), "by one command and step by step it is the same model"
     assert [answer["good"] > 0.5 for answer in answers if "good" in answer] == [True], "a great film is a good one"

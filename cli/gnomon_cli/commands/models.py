@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
-from gnomon_cli.model_repository import RemoteModels, folder_options, model_repository, profile_store
+from gnomon_cli.model_repository import RemoteModels, folder_options, model_repository, profile_store, source_options
 from gnomon_cli.options import Target, json_option, server_options
 from gnomon_cli.output import CommandFailed, WrongCommand, note, print_json, print_table
 from gnomon_core.blocks import Block, Layers
@@ -146,29 +146,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     default=None,
     help="State dict for an architecture of torchvision or Ultralytics.",
 )
-@click.option(
-    "--from",
-    "source",
-    default="",
-    metavar="SOURCE",
-    help="Source of the model: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, "
-    f"a model of the catalog, a folder with {PROGRAM_FILE} and {WEIGHTS}, an ONNX file (.onnx), a folder of Hugging Face "
-    "transformers (config.json and safetensors) or the address of one on a hub, or an estimator of scikit-learn (.skops).",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="3x224x224",
-    help="Shape of one sample of an input, where the callable returns the module alone (float32) or an ONNX file leaves sizes "
-    "open; once for each input.",
-)
-@click.option(
-    "--length",
-    type=click.IntRange(min=1),
-    default=None,
-    help="Tokens of a sequence, for a text model of transformers; default 128, or what the model takes at most.",
-)
+@source_options
 @click.option("--version", default="1", help="Version of the model; default 1. A version never changes.")
 @click.option("--engines/--no-engines", default=True, help="Convert the model for the installed engines; the default.")
 @_precision_options
@@ -181,7 +159,7 @@ def add(
     target: Target | None,
     weights: Path | None,
     source: str,
-    shapes: tuple[str, ...],
+    shapes: tuple[tuple[int, ...], ...],
     length: int | None,
     version: str,
     engines: bool,
@@ -197,12 +175,11 @@ def add(
     """
     remote = None if target is None else RemoteModels(target.gateway())
     if remote is not None:
-        remote.find(name, version)  # a server that refuses says so before minutes of capturing
+        remote.find(f"{name}@{version}")  # a server that refuses says so before minutes of capturing
     repository = model_repository(folder, state)
     if source:
-        sizes = [_shape(shape) for shape in shapes]
         entry = add_from(
-            repository, name, source, version=version, shapes=sizes, weights=weights, length=length or 0, progress=note
+            repository, name, source, version=version, shapes=shapes, weights=weights, length=length or 0, progress=note
         )
     elif shapes or length:
         raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
@@ -404,16 +381,6 @@ def _show_blocks(layers: Layers) -> None:
         rows.append((str(number), block.name, *cost, "yes" if block.splittable else "no"))
     print_table(("#", "BLOCK", "M MACS", "MB", "MB IN", "MB OUT", "SPLIT"), rows)
     click.echo(f"{layers.macs() / 1e9:.2f} G multiply-accumulates a sample, {layers.parameter_bytes() / 1e6:.1f} MB of weights")
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(size) for size in text.lower().split("x") if size)
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise click.BadParameter(f"{text!r} is no shape such as 3x224x224.")
-    return sizes
 
 
 def _document(entry: ModelEntry) -> dict[str, Any]:

@@ -21,15 +21,13 @@ from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import send
 from gnomon_cli.commands.serve import read_options, serve_options
 from gnomon_cli.credentials import Credentials
-from gnomon_cli.deployment import Overrides, from_stack
+from gnomon_cli.deployment import MODEL, Overrides, from_stack
 from gnomon_cli.output import CommandFailed
 from gnomon_cli.stack import Stack, StackFunction, load_stack
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.packaging import how_to_install
-from gnomon_core.settings import PREFIX
 from gnomon_server.options import FETCHED
 
-MODEL = f"{PREFIX}model"
 READY_LIMIT_S = 60.0
 OK = 200
 

@@ -1,4 +1,4 @@
-"""`gnomon up`: build each function of a stack file where the gateway is, without Docker, and deploy it.
+"""`gnomon up`: build each function of a stack file where the gateway is, without Docker, and deploy it; or serve a model.
 
 The archive is a tar of `context/…` (the template's files, the handler's files over its handler folder, and what
 `configuration.copy` names) and, last, `com.openfaas.docker.config` with the image's name and the build arguments. Names are
@@ -7,6 +7,9 @@ changed.
 
 The archive is sent to the builder's `POST /build` with an HMAC-SHA256 over all of it, OpenFaaS's remote-builder protocol; the
 output of the build comes back line by line. The builder is the gateway itself unless another is named.
+
+With MODEL no stack file is read: the model is captured from its source, or taken from this machine's repository where the server
+has none of this name, uploaded, and deployed as a function with the annotation gnomon/model.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ import hashlib
 import hmac
 import io
 import os
+import re
 import tarfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,12 +31,13 @@ import click
 
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
-from gnomon_cli.commands.deploy import CALL_TIMEOUT_S, deploy_options, deploy_stack, required_stack
+from gnomon_cli.commands.deploy import CALL_TIMEOUT_S, deploy_options, deploy_stack, overrides, required_stack, send_all
 from gnomon_cli.credentials import Credentials
-from gnomon_cli.deployment import pairs, read_template
+from gnomon_cli.deployment import MODEL, MODEL_IMAGE, from_flags, pairs, read_template
+from gnomon_cli.model_repository import RemoteModels, model_repository, source_options
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import CommandFailed, compact_json, note
-from gnomon_cli.stack import Stack, StackFunction, Value
+from gnomon_cli.output import CommandFailed, WrongCommand, compact_json, note
+from gnomon_cli.stack import Resources, Stack, StackFunction, Value
 from gnomon_server.options import payload_secret_file, state_folder
 
 
@@ -42,8 +47,12 @@ from gnomon_server.options import payload_secret_file, state_folder
     gnomon up -f stack.yml
     gnomon up -f stack.yml --filter greet --build-arg PYTHON=3.12
     gnomon up -f stack.yml --remote-builder https://builder.example.com --payload-secret secret.txt
+    gnomon up efficientnet-lite0
+    gnomon up flowers --from training/network.py:make --annotation gnomon/slo-ms=200
+    gnomon up reviews --from distilbert-reviews/ --length 64 -g http://server:8080
     """,
 )
+@click.argument("model", default="")
 @gateway_options(functions=True, timeout_s=CALL_TIMEOUT_S)
 @namespace_option
 @click.option(
@@ -61,6 +70,8 @@ from gnomon_server.options import payload_secret_file, state_folder
 @click.option("--copy-extra", multiple=True, metavar="PATH", help="File or folder to put beside the handler.")
 @click.option("--quiet", is_flag=True, help="Do not show what the build prints.")
 @click.option("--skip-deploy", is_flag=True, help="Build only.")
+@click.option("--name", default="", help="Name of the function that serves MODEL; default: the model's.")
+@source_options
 @deploy_options
 @json_option
 def up(  # one argument an option
@@ -73,10 +84,38 @@ def up(  # one argument an option
     copy_extra: tuple[str, ...],
     quiet: bool,
     skip_deploy: bool,
+    model: str,
+    name: str,
+    source: str,
+    shapes: tuple[tuple[int, ...], ...],
+    length: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Build the functions of a stack file and deploy them."""
+    """Build the functions of a stack file and deploy them, or serve MODEL as a function.
+
+    MODEL is one of the server's repository, of this machine's, or of the catalog (`gnomon models list --catalog`); with --from it
+    is added under this name first. `gnomon models add` has more options.
+    """
+    if model:
+        if target.yaml or skip_deploy:
+            raise click.UsageError("MODEL is deployed without a stack file: leave out -f and --skip-deploy.")
+        _add_model(target, model, source, shapes, length or 0)
+        changes = overrides(options)
+        deployment = from_flags(
+            name=name or _function_name(model),
+            image=MODEL_IMAGE,
+            fprocess="",
+            overrides=replace(changes, annotations={MODEL: model, **changes.annotations}),
+            limits=Resources(),
+            requests=Resources(),
+        )
+        send_all(target.gateway(), [deployment], options, as_json=as_json)
+        return
+    if source or shapes or length or name:
+        raise click.UsageError(
+            "--from, --shape, --length and --name are of a model: name it, as in `gnomon up MODEL --from FILE`."
+        )
     stack = required_stack(target)
     flags = BuildFlags(pairs(build_arg, "build-arg"), build_option, copy_extra)
     archives = {
@@ -92,6 +131,33 @@ def up(  # one argument an option
                 _build(builder, function, archives[function.name], secret, quiet=quiet)
     if not skip_deploy:
         deploy_stack(target, stack, options, as_json=as_json)
+
+
+def _add_model(target: Target, model: str, source: str, shapes: tuple[tuple[int, ...], ...], length: int) -> None:
+    """Upload a model, captured from its source or as this machine's repository has it, unless the server has it.
+
+    A model of the catalog that is in neither repository is left to the server, which captures it at the deployment.
+    """
+    from gnomon_profiler.add import add_from, existing  # noqa: PLC0415 - the profiler's libraries take a second to import
+    from gnomon_profiler.engines import add_engines  # noqa: PLC0415 - likewise
+
+    if not source and (shapes or length):
+        raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
+    if not source and ("/" in model or ".py:" in model or Path(model).is_file()):
+        raise WrongCommand(f"{model} is where a model comes from.", f"Name the model: gnomon up NAME --from {model}")
+    server, repository = RemoteModels(target.gateway()), model_repository("", "")
+    there = server.find(model)  # a server that refuses says so before minutes of capturing
+    if source:
+        name, _, version = model.partition("@")
+        entry = add_from(repository, name, source, version=version or "1", shapes=shapes, length=length, progress=note)
+        server.upload(add_engines(repository, entry, progress=note), note)
+    elif there is None and (local := existing(repository, model)) is not None:
+        server.upload(local, note)
+
+
+def _function_name(model: str) -> str:
+    """A function's name for a model. Example: "torchvision:resnet50@1" gives "resnet50"."""
+    return re.sub(r"[^a-z0-9]+", "-", model.partition("@")[0].rpartition(":")[2].lower()).strip("-")
 
 
 def _builder(target: Target, stack: Stack, url: str) -> Gateway:

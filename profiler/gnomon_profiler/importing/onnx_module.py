@@ -67,6 +67,7 @@ def model_of(graph: Graph, description: Description, shapes: Sequence[Sequence[i
             _tensor_names([value.name for value in graph.inputs], "input"),
             _tensor_names(graph.outputs, "output"),
         ),
+        random_inputs=True,
     )
 
 

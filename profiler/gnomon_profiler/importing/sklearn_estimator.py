@@ -52,7 +52,7 @@ def load_skops(name: str, path: Path) -> CatalogModel:
         raise bad_request(
             "unsafe_source",
             f"{path} holds types whose code would be executed: {', '.join(unknown)[:300]}.",
-            "If you trust the file, load it in a function of your own that returns a torch module: --from FILE.py:CALLABLE.",
+            "If you trust the file, load it in a function of your own that returns the estimator: --from FILE.py:CALLABLE.",
         )
     if estimator is None:
         raise _invalid(path, f"it unpacks to {unpacked} bytes and at most {MAX_UNPACKED_BYTES} are read")

@@ -86,7 +86,8 @@ def load_transformers(name: str, folder: Path, length: int = 0, *, origin: str =
         "weights": f"from {f'{origin} at ' if is_address(origin) else ''}{folder.name}",
         "architecture": architecture,
     } | labels
-    return CatalogModel(module, example, Description(name, details=details, input_names=names, output_names=outputs))
+    description = Description(name, details=details, input_names=names, output_names=outputs)
+    return CatalogModel(module, example, description, random_inputs=True)
 
 
 class Named(nn.Module):

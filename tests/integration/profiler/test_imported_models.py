@@ -513,6 +513,18 @@ def test_an_estimator_is_added_from_a_file_of_skops(repository: DirectoryReposit
     assert add_from(repository, "iris", str(tmp_path / "iris.skops")).signature.details["labels"] == ["0", "1", "2"]
 
 
+def test_an_estimator_is_added_from_a_callable_that_loads_it(repository: DirectoryRepository, tmp_path: Path) -> None:
+    """A pickle is refused with the advice to load it in a callable, which must then do."""
+    (tmp_path / "iris.pkl").write_bytes(pickle.dumps(LogisticRegression(max_iter=500).fit(FEATURES, CLASSES)))
+    (tmp_path / "iris.py").write_text(
+        "import pathlib, pickle\ndef load(): return pickle.loads(pathlib.Path(__file__).with_suffix('.pkl').read_bytes())\n"
+    )
+    entry = add_from(repository, "iris", f"{tmp_path / 'iris.py'}:load")
+    assert entry.signature.details["labels"] == ["0", "1", "2"]
+    with pytest.raises(GnomonError, match="whose inputs are known"):
+        add_from(repository, "iris", f"{tmp_path / 'iris.py'}:load", shapes=[(4,)])
+
+
 def test_estimators_that_are_not_safe_fitted_or_supported_are_refused(tmp_path: Path) -> None:
     pipeline = make_pipeline(FunctionTransformer(os.getenv), LogisticRegression())
     skops.io.dump(pipeline, tmp_path / "code.skops")

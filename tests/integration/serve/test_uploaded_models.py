@@ -111,6 +111,32 @@ def test_a_model_is_added_to_a_server_deployed_called_and_kept(lone: Serving, cl
     assert json.loads(command(client, "models", "list", "-g", lone.url, "--json").stdout) == listed
 
 
+def test_one_command_serves_a_model_from_its_source(lone: Serving, client: Path) -> None:
+    (client / "net.py").write_text(
+        "import torch\ndef make(): return torch.nn.Flatten(), torch.zeros(1, 2, 2)\n"
+        "class Sum(torch.nn.Module):\n    def forward(self, x): return x.sum(1)\n"
+    )
+    up = command(client, "up", "my.flat_model", "--from", "net.py:make", "-g", lone.url)
+    assert up.returncode == 0, up.stderr
+    assert f"{lone.url}/function/my-flat-model" in up.stdout
+    query = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 2, 2], "data": [1, 2, 3, 4]}]}
+    answer = lone.call("POST", "/v2/models/my-flat-model/infer", query)
+    assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+
+    # A model of this machine's repository that the server does not have.
+    assert command(client, "models", "add", "sum", "--from", "net.py:Sum", "--shape", "3", "--no-engines").returncode == 0
+    up = command(client, "up", "sum", "--name", "total", "-g", lone.url, "--annotation", "gnomon/max-batch=4")
+    assert up.returncode == 0, up.stderr
+    assert lone.call("POST", "/v2/models/total/infer", QUERY | {"inputs": [QUERY["inputs"][0] | {"name": "x", "shape": [1, 3],
+        "data": [1, 2, 3]}]}).json()["outputs"][0]["data"] == [6]  # fmt: skip
+    assert json.loads(command(client, "describe", "total", "-g", lone.url, "--json").stdout)
+
+    refused = command(client, "up", "net.py:make", "-g", lone.url)
+    assert (refused.returncode, "gnomon up NAME --from net.py:make" in refused.stderr) == (2, True), refused.stderr
+    unknown = command(client, "up", "flowrs", "-g", lone.url)
+    assert (unknown.returncode, "model_not_found" in unknown.stderr) == (1, True), unknown.stderr
+
+
 def check_answers(gateway: Serving, expected: list[list[float]]) -> None:
     eventually(lambda: gateway.call("GET", "/v2/models/flowers/ready").status == 200, limit_s=LIMIT_S)
     answer = gateway.call("POST", "/v2/models/flowers/infer", QUERY)

@@ -1,7 +1,10 @@
 """The meaning of a stack file, and its errors. Each row on `${…}` was tried against faas-cli 0.18."""
 
+import json
+
 import pytest
 
+from gnomon_cli.deployment import Overrides, from_stack
 from gnomon_cli.output import CommandFailed
 from gnomon_cli.stack import Stack, load_stack, parse_stack, select, substitute
 
@@ -15,6 +18,14 @@ def parse(functions: str, head: str = HEAD) -> Stack:
 def test_an_image_without_a_tag_gets_latest() -> None:
     stack = parse("functions:\n  a: {image: host:5000/x}\n  b: {image: x:1}\n  c: {}\n")
     assert [function.image for function in stack.functions] == ["host:5000/x:latest", "x:1", ""]
+
+
+def test_a_function_that_serves_a_model_needs_no_image() -> None:
+    stack = parse("functions:\n  a: {annotations: {gnomon/model: flowers}}\n  b: {}\n")
+    model, other = stack.functions
+    assert json.loads(from_stack(stack, model, Overrides()).body)["image"] == "gnomon/body:latest"
+    with pytest.raises(CommandFailed, match=r"functions\.b has no image\. Give it .* or a model by the annotation gnomon/model"):
+        from_stack(stack, other, Overrides())
 
 
 def test_functions_keep_the_files_order() -> None:
