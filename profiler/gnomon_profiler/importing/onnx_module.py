@@ -1,6 +1,6 @@
 """An ONNX graph as a torch module, and as a model to capture.
 
-The module's forward runs the graph's steps by the functions of `onnx_operators` and `onnx_trees`; torch.export traces it as it
+The module's forward runs the graph's steps by the functions of `onnx_operators` and `onnx_ml`; torch.export traces it as it
 traces any module, so whatever serves a layer program serves the model.
 
 A file whose batch is fixed to 1 is captured with a free batch as well, where its operators allow that: a `Reshape` to
@@ -20,17 +20,20 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.nearest_names import did_you_mean
 from gnomon_profiler.catalog import CatalogModel
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.importing.onnx_file import Graph, GraphInput, Step, read_onnx
+from gnomon_profiler.importing.onnx_ml import MICROSOFT_OPERATORS, ML_OPERATORS
 from gnomon_profiler.importing.onnx_operators import OPERATORS
-from gnomon_profiler.importing.onnx_trees import ML_OPERATORS
 from gnomon_profiler.importing.onnx_values import Call, Known, Unsupported, Value, as_tensor, fits_known, invalid_step, known_of
 
 MAX_ELEMENTS = 1 << 28
 """The most elements of one value at a batch of 1: 1 GiB of float32."""
-_DOMAINS: Mapping[str, Mapping[str, Any]] = {"": OPERATORS, "ai.onnx.ml": ML_OPERATORS}
+_DOMAINS: Mapping[str, Mapping[str, Any]] = {
+    "": OPERATORS,
+    "ai.onnx.ml": ML_OPERATORS,
+    "com.microsoft": MICROSOFT_OPERATORS,
+}
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,255}")
 
 
@@ -142,13 +145,11 @@ def refuse_unknown_operators(graph: Graph) -> None:
         {step.label().partition(" (")[0] for step in graph.steps if step.operator not in _DOMAINS.get(step.domain, {})}
     )
     if unknown:
-        known = [*OPERATORS, *ML_OPERATORS]
         raise GnomonError(
             422,
             "unsupported_model",
             f"The model uses ONNX operators that are not imported: {', '.join(unknown)[:500]}.",
-            f"{did_you_mean(unknown[0], known)} Export the network in float types without these, or serve it from a handler "
-            "(docs/howto).".strip(),
+            "Export the network in float types without these, or serve it from a handler (docs/howto).",
         )
 
 

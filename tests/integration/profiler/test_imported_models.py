@@ -17,18 +17,30 @@ import skops.io
 import torch
 import transformers
 from onnx import helper
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+)
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import LogisticRegression
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC, SVR, NuSVR, OneClassSVM
 from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError
 from gnomon_profiler import add_from, add_model
 from gnomon_profiler.capturing import CaptureRequest, capture_here
 from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.importing.sklearn_estimator import model_of_estimator
 from gnomon_profiler.importing.transformers_folder import load_transformers
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.engine import load_program
@@ -478,6 +490,10 @@ ESTIMATORS = {
     "boosting": (GradientBoostingClassifier(n_estimators=5, random_state=0), CLASSES),
     "boosting of two classes": (GradientBoostingClassifier(n_estimators=5, random_state=0), (CLASSES > 0).astype(int)),
     "pipeline": (make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)), NAMES),
+    "histogram boosting": (HistGradientBoostingClassifier(max_iter=5, random_state=0), CLASSES),
+    "nearest neighbours": (make_pipeline(StandardScaler(), KNeighborsClassifier()), CLASSES),
+    "best of a search": (GridSearchCV(LogisticRegression(max_iter=500), {"C": [0.5, 1.0]}), CLASSES),
+    "calibrated support vectors": (CalibratedClassifierCV(SVC(), ensemble=False), CLASSES),
 }
 
 
@@ -494,6 +510,62 @@ def test_an_estimator_answers_as_scikit_learn(name: str, repository: DirectoryRe
         *labels, probabilities = run(entry.program, entry.weights, [torch.from_numpy(rows)])
         assert_close([probabilities], [torch.from_numpy(estimator.predict_proba(rows))])
         assert [label.tolist() for label in labels] == ([] if classes is NAMES else [estimator.predict(rows).tolist()])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("kernel", ["linear", "poly", "rbf", "sigmoid"])
+def test_a_support_vector_machine_gives_the_labels_and_scores_of_scikit_learn(kernel: str, two: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a table's column
+    classes = (CLASSES > 0).astype(int) if two else CLASSES
+    machine = SVC(kernel=kernel, C=3.0).fit(FEATURES, classes)
+    model = model_of_estimator(machine, Description("machine"))
+    assert [*model.description.output_names] == ["label", "scores"]
+    rows = FEATURES[::7].astype(np.float32)
+    label, scores = run_files(capture(model.module, model.example, model.description), tmp_path, [torch.from_numpy(rows)])
+    assert label.tolist() == machine.predict(rows).tolist()
+    expected = torch.from_numpy(machine.decision_function(rows))
+    assert_close([scores[:, 0] if two else scores], [expected])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SVR(),
+        NuSVR(kernel="poly", degree=2),
+        KNeighborsRegressor(),
+        HistGradientBoostingRegressor(max_iter=5),
+        GaussianProcessRegressor(alpha=0.1),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_a_regressor_answers_as_scikit_learn(estimator: Any, tmp_path: Path) -> None:
+    estimator.fit(FEATURES[:, :3], FEATURES[:, 3])
+    model = model_of_estimator(estimator, Description("regressor"))
+    rows = FEATURES[::7, :3].astype(np.float32) + 0.01
+    (answer,) = run_files(capture(model.module, model.example, model.description), tmp_path, [torch.from_numpy(rows)])
+    assert_close([answer.reshape(-1)], [torch.from_numpy(estimator.predict(rows).reshape(-1))])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_probabilities_of_a_mixture_and_the_side_of_an_outlier() -> None:
+    for estimator in (GaussianMixture(3, random_state=0).fit(FEATURES), OneClassSVM().fit(FEATURES)):
+        model = model_of_estimator(estimator, Description("side"))
+        rows = torch.from_numpy(FEATURES[::7].astype(np.float32))
+        assert model.module(rows)[0].reshape(-1).tolist() == estimator.predict(rows.numpy()).tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_estimator_with_a_setting_that_its_onnx_form_lacks_is_refused() -> None:
+    estimator = KNeighborsRegressor(weights="distance").fit(FEATURES[:, :3], FEATURES[:, 3])
+    with pytest.raises(GnomonError, match="answers otherwise than its ONNX form"):
+        model_of_estimator(estimator, Description("regressor"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_support_vector_machine_that_iterates_its_probabilities_says_what_to_take_instead() -> None:
+    with pytest.raises(GnomonError, match="wrap it into CalibratedClassifierCV"):
+        model_of_estimator(SVC(probability=True).fit(FEATURES, CLASSES), Description("machine"))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,15 +1,19 @@
 """Operators of the domain ai.onnx.ml as torch operations: what scikit-learn's estimators are exported to.
 
-Trees. All nodes of all trees are in one table: feature, threshold, and the numbers of both children, a leaf being its own child.
-Every sample has one place in each tree; `depth` times each place moves to a child. The weights of the leaves are summed.
+**Trees.** All nodes of all trees are in one table: feature, threshold, and the numbers of both children, a leaf being its own
+child. Every sample has one place in each tree; `depth` times each place moves to a child. The weights of the leaves are summed.
 
     place (batch × trees) ─▶ feature[place] ─▶ x of it ≤ threshold[place] ─▶ place = left or right     repeated `depth` times
+
+**Support vector machines.** A regressor adds up the kernel of a sample with each support vector, weighted. A classifier does so
+for each pair of classes; the sign of a sum is a vote for one of both, and the class with the most votes is the label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -75,6 +79,81 @@ def linear_classifier(call: Call) -> Results:
     if rows == 1 and len(labels) == 2:  # noqa: PLR2004 - one score for two classes
         return _labelled_binary(call, labels, scores)
     return _labelled(call, labels, scores)
+
+
+def svm_regressor(call: Call) -> Tensor:
+    """`SVMRegressor(X)`; of a machine for one class the side of the boundary, 1 or -1."""
+    tensor = _floats(call)
+    weight = _vector(call, "coefficients", tensor).reshape(1, -1)
+    score = functional.linear(_kernel(call, tensor), weight, _vector(call, "rho", tensor))
+    if call.attribute("one_class", 0):
+        return torch.where(score > 0, torch.ones_like(score), -torch.ones_like(score))
+    return _post(call, score)
+
+
+def svm_classifier(call: Call) -> Results:
+    """`SVMClassifier(X)`: labels, and the sum of each pair of classes; of two classes both the sum and its negative."""
+    if call.attribute("prob_a"):
+        raise Unsupported("its probabilities are iterated (probability=True); wrap it into CalibratedClassifierCV instead")
+    tensor, labels = _floats(call), _labels(call)
+    pairs = [(first, second) for first in range(len(labels)) for second in range(first + 1, len(labels))]
+    scores = functional.linear(_kernel(call, tensor), _pair_weights(call, pairs), _vector(call, "rho", tensor))
+    sides = torch.zeros(2, len(pairs), len(labels))
+    for number, (first, second) in enumerate(pairs):
+        sides[0, number, first] = sides[1, number, second] = 1.0
+    for_first = (scores > 0).to(torch.float32)
+    votes = for_first @ sides[0] + (1 - for_first) @ sides[1]
+    named = constant(labels, torch.int64)[torch.argmax(votes, -1)]
+    return named, torch.cat([-scores, scores], -1) if len(pairs) == 1 else scores
+
+
+def _pair_weights(call: Call, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """The weight of each support vector in the sum of each pair of classes: pairs × vectors."""
+    counts = [int(count) for count in call.attribute("vectors_per_class", [])]
+    ends = list(accumulate(counts))
+    # Row r of a class's vectors has the weights against the r-th of the other classes.
+    rows = np.asarray(call.attribute("coefficients"), np.float32).reshape(-1, sum(counts))
+    weights = np.zeros((len(pairs), sum(counts)), np.float32)
+    for number, (first, second) in enumerate(pairs):
+        for own, row in ((first, second - 1), (second, first)):
+            vectors = slice(ends[own] - counts[own], ends[own])
+            weights[number, vectors] = rows[row, vectors]
+    return torch.from_numpy(weights)
+
+
+def _kernel(call: Call, tensor: Tensor) -> Tensor:
+    """The kernel of each sample with each support vector: batch × vectors; the samples themselves where there are no vectors."""
+    if not call.attribute("support_vectors"):
+        return tensor
+    vectors = np.asarray(call.attribute("support_vectors"), np.float32).reshape(-1, int(tensor.shape[-1]))
+    gamma, offset, degree = call.attribute("kernel_params") or (0.0, 0.0, 0.0)
+    match call.attribute("kernel_type", "LINEAR"):
+        case "LINEAR":
+            return functional.linear(tensor, torch.from_numpy(vectors))
+        case "POLY":
+            return (gamma * functional.linear(tensor, torch.from_numpy(vectors)) + offset).pow(degree)
+        case "SIGMOID":
+            return torch.tanh(gamma * functional.linear(tensor, torch.from_numpy(vectors)) + offset)
+        case "RBF":
+            # Distances do not change with the origin; from the vectors' mean the numbers are small, and so is the rounding error.
+            centre = vectors.mean(0)
+            vectors, centred = vectors - centre, tensor - torch.from_numpy(centre)
+            lengths = centred.square().sum(-1, keepdim=True) + torch.from_numpy(np.square(vectors).sum(-1))
+            return torch.exp(-gamma * (lengths - 2 * functional.linear(centred, torch.from_numpy(vectors))).clamp(min=0))
+    raise Unsupported(f"the kernel {call.attribute('kernel_type')!r} is not supported")
+
+
+def distances(call: Call) -> Tensor:
+    """`CDist(A, B)` of the domain com.microsoft: the distance of each row of A to each row of B."""
+    difference = call.tensor(0).unsqueeze(1) - call.tensor(1).unsqueeze(0)
+    match call.attribute("metric", "sqeuclidean"):
+        case "euclidean":
+            return difference.square().sum(-1).sqrt()
+        case "sqeuclidean":
+            return difference.square().sum(-1)
+        case "cityblock" | "manhattan":
+            return difference.abs().sum(-1)
+    raise Unsupported(f"the metric {call.attribute('metric')!r} is not supported")
 
 
 def scaler(call: Call) -> Tensor:
@@ -266,9 +345,13 @@ ML_OPERATORS: Mapping[str, Any] = {
     "LinearRegressor": linear_regressor,
     "Normalizer": normalizer,
     "OneHotEncoder": one_hot_encoder,
+    "SVMClassifier": svm_classifier,
+    "SVMRegressor": svm_regressor,
     "Scaler": scaler,
     "TreeEnsembleClassifier": tree_classifier,
     "TreeEnsembleRegressor": tree_regressor,
     "ZipMap": lambda call: call.tensor(0),
 }
 """Probabilities stay a tensor where `ZipMap` would make dictionaries of them."""
+MICROSOFT_OPERATORS: Mapping[str, Any] = {"CDist": distances}
+"""Operators of the domain com.microsoft: skl2onnx writes distances so; as operators of the default domain they are a loop."""
