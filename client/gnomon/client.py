@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from gnomon_core.applications import architecture_of
@@ -129,9 +129,9 @@ class Client:
         """Register a model of the repository, `name` or `name@version`, for an application.
 
         `accuracy` is the share of right answers, from 0 to 1. With `validation`, samples and the right class of each, it is
-        measured of every variant: the class that a variant answers is that of the largest value of its first output. `wait`
-        returns once the variants are measured, so that queries can get them; a validation always waits. A new model that cannot
-        be validated does not stay registered.
+        measured of every variant: the class that a variant answers is the place of the largest value of its first output, or
+        of the second one behind a label. `wait` returns once the variants are measured, so that queries can get them; a
+        validation always waits. A new model that cannot be validated does not stay registered.
 
         Raises:
             GnomonError: the gateway's refusal; 400 `invalid_validation`; 504 `not_measured` where the variants are not measured
@@ -265,8 +265,8 @@ class Client:
         right = 0
         for first in range(0, len(labels), VALIDATED_AT_ONCE):
             last = first + VALIDATED_AT_ONCE
-            output = self.inference_query(samples[first:last], app=app, variant=variant).output
-            right += sum(_largest(row) == label for row, label in zip(output, labels[first:last], strict=True))
+            answer = self.inference_query(samples[first:last], app=app, variant=variant)
+            right += sum(_largest(row) == label for row, label in zip(_scores(answer), labels[first:last], strict=True))
         return right / len(labels)
 
     def _register(self, app: str, model: str, document: Mapping[str, Any]) -> ModelInfo:
@@ -556,6 +556,21 @@ def _image_answer(answer: _Response) -> Any:
     if "json" in answer.headers.get("Content-Type", ""):
         return json.loads(answer.body)
     return answer.body
+
+
+def _scores(answer: Answer) -> Sequence[Any]:
+    """The output with the scores of classes: the first one, or the second one behind a label.
+
+    Raises:
+        GnomonError: 400 `invalid_validation` for a model that gives one number for each sample.
+
+    """
+    for output in list(answer.outputs.values())[:2]:
+        if len(_flat(output[0])) > 1:
+            return cast("Sequence[Any]", output)
+    raise bad_request(
+        "invalid_validation", f"{answer.variant} gives one number for each sample, which is no class.", "State its accuracy."
+    )
 
 
 def _largest(row: Any) -> int:

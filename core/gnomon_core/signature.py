@@ -21,6 +21,8 @@ NUMPY_TYPES: Mapping[str, str] = {
 }  # fmt: skip
 """numpy's names of the datatypes, as their bytes are on the wire; numpy has none for BF16."""
 
+_SCORES = frozenset({"FP16", "FP32", "FP64"})
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -82,6 +84,19 @@ class ModelSignature:
         if other is None:
             return False
         return (self.inputs, self.outputs, self.kind, self.padding) == (other.inputs, other.outputs, other.kind, other.padding)
+
+    @property
+    def scores(self) -> int | None:
+        """The number of the output with a score for each class; None if there is none.
+
+        It is the first output, or the second one behind a label, as classifiers of scikit-learn have them.
+        """
+        for number, spec in enumerate(self.outputs[:2]):
+            if len(spec.shape) == 1 and spec.datatype in _SCORES:
+                return number
+            if spec.shape or spec.datatype in _SCORES:
+                return None
+        return None
 
     @property
     def padding(self) -> Padding | None:

@@ -342,7 +342,7 @@ def _why_not(result: EngineResult, precision: str, of_fp32: float) -> str:
     """The reason why a lower precision is not offered; "" if it is. `of_fp32` is its time as a share of the engine's in fp32."""
     needed = AGREEMENT[precision]
     if result.agreement is None:
-        return "the model's first output has no scores of classes, whose agreement could be judged"
+        return "the model's outputs have no scores of classes, whose agreement could be judged"
     if result.agreement < needed:
         return f"its top-1 class is the program's for {result.agreement:.3g} of the samples; {needed:g} is needed"
     return f"it takes {of_fp32:.2f} of the time that the engine takes in fp32 here" if of_fp32 >= 1 else ""

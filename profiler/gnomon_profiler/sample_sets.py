@@ -102,9 +102,8 @@ def read_samples(path: Path | IO[bytes], signature: ModelSignature, *, labelled:
 
 
 def classes_of(signature: ModelSignature) -> int:
-    """The number of classes that the first output has scores of; 0 where it has none."""
-    shape = signature.outputs[0].shape
-    return shape[0] if len(shape) == 1 and signature.outputs[0].datatype in ("FP16", "FP32", "FP64") else 0
+    """The number of classes that the model gives scores of; 0 where it gives none."""
+    return 0 if signature.scores is None else signature.outputs[signature.scores].shape[0]
 
 
 def _check_size(path: Path | IO[bytes], refuse: Any) -> None:
@@ -132,7 +131,7 @@ def _checked(array: np.ndarray[Any, Any], spec: TensorSpec, refuse: Any) -> Any:
 def _checked_labels(labels: Any, count: int, signature: ModelSignature, refuse: Any) -> Any:
     classes = classes_of(signature)
     if not classes:
-        raise refuse("is of a model whose first output has no scores of classes, so that no answer is right or wrong")
+        raise refuse("is of a model whose outputs have no scores of classes, so that no answer is right or wrong")
     if labels is None:
         raise refuse(f"has no array `{LABELS}`")
     if labels.dtype.kind not in "iu" or labels.shape != (count,):

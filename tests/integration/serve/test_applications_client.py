@@ -36,6 +36,19 @@ class Scaled(torch.nn.Module):
         return values[:, :CLASSES] * self.weights
 
 
+class Labelled(Scaled):
+    """A label and the scores behind it, as classifiers of scikit-learn answer."""
+
+    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        scores = super().forward(values)
+        return {"label": scores.argmax(1), "probabilities": scores}
+
+
+class Sum(torch.nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.sum(1)
+
+
 TABLE = torch.nn.Sequential(
     torch.nn.Embedding.from_pretrained(torch.arange(10.0 * CLASSES).reshape(10, CLASSES)), torch.nn.Flatten()
 )
@@ -49,6 +62,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     for name, model, samples, given in (
         ("resnet50", Scaled(ones), torch.ones(2, FEATURES), "values"),
         ("mobilenet", Scaled([1.0, 1.0, 1.0, 0.0]), torch.ones(2, FEATURES), "values"),
+        ("labelled", Labelled(ones), torch.ones(2, FEATURES), "values"),
+        ("sum", Sum(), torch.ones(2, FEATURES), "values"),
         ("wide", Scaled(ones), torch.ones(2, WIDE), "pixels"),
         ("table", TABLE, torch.ones(2, 1, dtype=torch.int64), "codes"),
     ):
@@ -82,6 +97,14 @@ def test_validation_set_gives_each_variant_the_accuracy_that_it_shows(client: gn
     assert answer.variant.startswith("resnet50@1/")
     assert isinstance(answer.output, np.ndarray)
     np.testing.assert_allclose(answer.output, samples[:3, :CLASSES], rtol=1e-6)
+
+
+def test_validation_goes_by_the_scores_behind_a_label(client: gnomon.Client) -> None:
+    samples = np.random.default_rng(1).random((20, FEATURES), dtype=np.float32)
+    labels = samples[:, :CLASSES].argmax(1).tolist()
+    assert client.register_model("labelled", app="labels", validation=(samples, labels)).accuracy == 1.0
+    with refused(400, "invalid_validation", message="one number for each sample"):
+        client.register_model("sum", app="sums", validation=(samples, labels))
 
 
 def test_validation_set_of_large_samples_is_sent_in_requests_that_a_gateway_takes(client: gnomon.Client) -> None:

@@ -21,6 +21,8 @@ TWO = ModelSignature(
 )
 MAP = ModelSignature("m", "1", IMAGE.inputs, (TensorSpec("map", "FP32", (5, 4, 4)),))
 
+LABELLED = ModelSignature("m", "1", IMAGE.inputs, (TensorSpec("label", "INT64", ()), TensorSpec("probabilities", "FP32", (5,))))
+
 
 def saved(folder: Path, **arrays: Any) -> Path:
     path = folder / "set.npz"
@@ -37,6 +39,15 @@ def test_labelled_samples_are_read_as_the_model_takes_them(tmp_path: Path) -> No
     assert (len(found), found.inputs[0].dtype, found.labels.tolist()) == (6, np.float32, [0, 1, 2, 3, 4, 0])
     two = saved(tmp_path, a=np.zeros((3, 2)), b=np.array([1, 2, 3]), labels=np.array([0, 1, 1], "uint8"))
     assert [array.shape for array in read_samples(two, TWO, labelled=True).inputs] == [(3, 2), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "scores"),
+    [(IMAGE.outputs, 0), (LABELLED.outputs, 1), (MAP.outputs, None), ((MAP.outputs[0], IMAGE.outputs[0]), None),
+     ((TensorSpec("value", "FP32", ()), IMAGE.outputs[0]), None), ((LABELLED.outputs[0],), None)],
+)  # fmt: skip
+def test_scores_of_classes_are_the_first_output_or_behind_a_label(outputs: Any, scores: int | None) -> None:
+    assert ModelSignature("m", "1", IMAGE.inputs, outputs).scores == scores
 
 
 @pytest.mark.parametrize("datatype", NUMPY_TYPES)
@@ -64,6 +75,7 @@ def test_samples_keep_every_datatype_of_the_protocol(tmp_path: Path, datatype: s
         (IMAGE, {"samples": np.array(["a", "b"]), "labels": np.zeros(2, int)}, "which are no numbers"),
         (IMAGE, {"samples": images(2), "other": images(2), "labels": np.zeros(2, int)}, "the model's inputs are image"),
         (TWO, {"a": np.zeros((3, 2)), "b": np.zeros(2), "labels": np.zeros(3, int)}, "different numbers of samples: 2, 3"),
+        (LABELLED, {"samples": images(2), "labels": np.array([0, 5])}, "labels from 0 to 5; the model has 5 classes"),
         (MAP, {"samples": images(2), "labels": np.zeros(2, int)}, "no scores of classes"),
     ],
 )

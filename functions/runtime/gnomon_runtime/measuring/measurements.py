@@ -192,7 +192,7 @@ def measure_engines(order: Mapping[str, Any], report: Callable[[dict[str, Any]],
     if order.get("validation"):
         samples, labels = _read_arrays(Path(order["validation"]), timed.program)
         for engine, run in runs.items():
-            answers[engine]["accuracy"] = _share_of(_classes(run, samples), labels)
+            answers[engine]["accuracy"] = _share_of(_classes(run, samples, timed.program), labels)
     for batch in map(int, order["batches"]):
         seconds = _in_turn(runs, timed.inputs(batch), int(order["repeats"]), float(order["budget_s"]))
         for engine, times_s in seconds.items():
@@ -261,7 +261,8 @@ def _compared(engine: str, timed: TimedProgram, model: GraphModel, order: Mappin
     inputs = timed.inputs(2)
     if order.get("samples"):
         samples, _ = _read_arrays(Path(order["samples"]), timed.program)
-        comparisons["agreement"] = _share_of(_classes(model.run, samples), _classes(timed.executor.run, samples))
+        classes = [_classes(run, samples, timed.program) for run in (model.run, timed.executor.run)]
+        comparisons["agreement"] = _share_of(*classes)
         inputs = [tensor[:2].contiguous() for tensor in samples]
     if order.get("layers"):
         comparisons["pieces_error"] = _pieces_error(model, read_layers(Path(order["layers"])), inputs)
@@ -286,10 +287,11 @@ def _share_of(actual: Tensor, expected: Tensor) -> float:
 _SAMPLES_AT_ONCE = 8
 
 
-def _classes(run: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], samples: Sequence[Tensor]) -> Tensor:
-    """The class of each sample that has the largest number in the first output."""
+def _classes(run: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], samples: Sequence[Tensor], program: Program) -> Tensor:
+    """The class of each sample that has the largest score."""
+    output = program.signature.scores or 0
     batches = zip(*(torch.split(tensor, _SAMPLES_AT_ONCE) for tensor in samples), strict=True)
-    return torch.cat([run([part.contiguous() for part in batch])[0].argmax(1) for batch in batches])
+    return torch.cat([run([part.contiguous() for part in batch])[output].argmax(1) for batch in batches])
 
 
 def _read_arrays(path: Path, program: Program) -> tuple[list[Tensor], Tensor]:
