@@ -10,6 +10,7 @@ The program's layer blocks are found from the program alone; each operation's mo
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import operator
@@ -25,6 +26,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.nn.utils import parametrize
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import (
@@ -80,6 +82,7 @@ def capture(module: torch.nn.Module, example: Sequence[Tensor], description: Des
         GnomonError: 422 `unsupported_model`, naming what cannot be captured.
 
     """
+    module = _plain(module)
     exported = _export(module, example)
     _refuse_changes(exported)
     writer = _Writer(exported)
@@ -89,6 +92,23 @@ def capture(module: torch.nn.Module, example: Sequence[Tensor], description: Des
     if program.operations:
         files["layers.json"] = dump_layers(find_layers(program, writer.weights.tensors(), modules=writer.modules))
     return files
+
+
+def _plain(module: torch.nn.Module) -> torch.nn.Module:
+    """The module without `torch.compile`, and with parametrised weights (`weight_norm`) as the tensors that they give."""
+    module = getattr(module, "_orig_mod", module)
+    if not any(parametrize.is_parametrized(part) for part in module.modules()):
+        return module
+    module = copy.deepcopy(module).eval()
+    for part in list(module.modules()):
+        if parametrize.is_parametrized(part):
+            weights = {name: getattr(part, name).detach() for name in part.parametrizations}
+            # Not torch's remove_parametrizations: it changes the class, which the copy shares with the caller's module.
+            del part.parametrizations
+            part.__class__ = type(part).__bases__[0]
+            for name, weight in weights.items():
+                part.register_parameter(name, torch.nn.Parameter(weight))
+    return module
 
 
 def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgram:

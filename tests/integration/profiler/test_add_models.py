@@ -7,6 +7,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -325,6 +326,23 @@ def test_an_older_entry_of_the_catalog_is_completed(repository: DirectoryReposit
     assert (entry.program, entry.weights) == (old.program, old.weights)
     assert layers_of(entry).macs() == 8
     assert ensure_model(repository, "efficientnet-lite0") == entry
+
+
+@pytest.mark.parametrize(
+    "wrap", [torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.parametrizations.spectral_norm, torch.compile]
+)
+def test_a_module_with_computed_weights_or_compiled_is_captured_as_it_answers(wrap: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 3)
+    module = wrap(layer).eval()
+    names = sorted(layer.state_dict())
+    for file, data in capture(module, (torch.zeros(1, 4),), Description("wrapped")).items():
+        (tmp_path / file).write_bytes(data)
+    assert sorted(layer.state_dict()) == names, "the caller's module is as it was"
+    sample = torch.rand(5, 4)
+    (answer,) = load_program(tmp_path / "program.json", tmp_path / "weights.safetensors").executor.run([sample])
+    with torch.no_grad():
+        torch.testing.assert_close(answer, layer(sample))
 
 
 def test_a_detector_is_its_backbone_and_head() -> None:
