@@ -125,10 +125,11 @@ def newer(new: Manifest, old: Manifest) -> bool:
         return new.sha256 != old.sha256
     if old.completes(new):
         return False
+    another = f", such as {new.name}@{int(new.version) + 1}" if new.version.isdecimal() else ""
     raise conflict(
         "model_exists",
         f"Model {new.name}@{new.version} exists with another content.",
-        "A version never changes: choose another one.",
+        f"A version never changes: choose another one{another}.",
     )
 
 
