@@ -6,6 +6,7 @@ file, `environment_file` wins over `environment`; where the command line names s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,8 @@ from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.settings import PREFIX
 
 MODEL = f"{PREFIX}model"
-MODEL_IMAGE = "gnomon/body:latest"
-"""The image of a function that serves a model and names none: on one machine and on Lambda no image is pulled."""
+BODY_IMAGE = "GNOMON_BODY_IMAGE"
+"""The environment variable that names the image of a Body, as in our stack.yml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def from_stack(stack: Stack, function: StackFunction, overrides: Overrides, *, r
 
     """
     annotations = {**function.annotations, **overrides.annotations}
-    image = function.image or (MODEL_IMAGE if MODEL in annotations else "")
+    image = function.image or (model_image() if MODEL in annotations else "")
     if not image:
         raise CommandFailed(
             f"{stack.file}:{function.line}: functions.{function.name} has no image.",
@@ -83,6 +84,11 @@ def from_stack(stack: Stack, function: StackFunction, overrides: Overrides, *, r
         requests=function.requests,
         readonly=function.readonly_root_filesystem or overrides.readonly,
     )
+
+
+def model_image() -> str:
+    """The image of a function that serves a model and names none: on one machine and on Lambda none is pulled."""
+    return os.environ.get(BODY_IMAGE, "gnomon/body:latest")
 
 
 def from_flags(

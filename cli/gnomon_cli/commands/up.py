@@ -33,7 +33,7 @@ from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import CALL_TIMEOUT_S, deploy_options, deploy_stack, overrides, required_stack, send_all
 from gnomon_cli.credentials import Credentials
-from gnomon_cli.deployment import MODEL, MODEL_IMAGE, from_flags, pairs, read_template
+from gnomon_cli.deployment import MODEL, from_flags, model_image, pairs, read_template
 from gnomon_cli.model_repository import RemoteModels, model_repository, source_options
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
 from gnomon_cli.output import CommandFailed, WrongCommand, compact_json, note
@@ -104,7 +104,7 @@ def up(  # one argument an option
         changes = overrides(options)
         deployment = from_flags(
             name=name or _function_name(model),
-            image=MODEL_IMAGE,
+            image=model_image(),
             fprocess="",
             overrides=replace(changes, annotations={MODEL: model, **changes.annotations}),
             limits=Resources(),

@@ -20,10 +20,13 @@ def test_an_image_without_a_tag_gets_latest() -> None:
     assert [function.image for function in stack.functions] == ["host:5000/x:latest", "x:1", ""]
 
 
-def test_a_function_that_serves_a_model_needs_no_image() -> None:
+def test_a_function_that_serves_a_model_needs_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = parse("functions:\n  a: {annotations: {gnomon/model: flowers}}\n  b: {}\n")
     model, other = stack.functions
+    monkeypatch.delenv("GNOMON_BODY_IMAGE", raising=False)
     assert json.loads(from_stack(stack, model, Overrides()).body)["image"] == "gnomon/body:latest"
+    monkeypatch.setenv("GNOMON_BODY_IMAGE", "registry/body:1")
+    assert json.loads(from_stack(stack, model, Overrides()).body)["image"] == "registry/body:1"
     with pytest.raises(CommandFailed, match=r"functions\.b has no image\. Give it .* or a model by the annotation gnomon/model"):
         from_stack(stack, other, Overrides())
 
