@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import click
 
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import option_group
+from gnomon_cli.output import WrongCommand
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.model_files import MEDIA_TYPE, Archive, check_name
 from gnomon_profiler.measuring.store import ProfileStore
@@ -85,6 +86,12 @@ source_options = option_group(
     ),
 )
 """`--from`, `--shape` and `--length`, given to the command as `source`, `shapes` and `length`."""
+
+
+def check_source(source: str, shapes: Sequence[tuple[int, ...]], length: int) -> None:
+    """Refuse --shape and --length without --from."""
+    if not source and (shapes or length):
+        raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
 
 
 def model_folder(folder: str, state: str) -> Path:

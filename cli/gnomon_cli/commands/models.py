@@ -21,9 +21,16 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
-from gnomon_cli.model_repository import RemoteModels, folder_options, model_repository, profile_store, source_options
+from gnomon_cli.model_repository import (
+    RemoteModels,
+    check_source,
+    folder_options,
+    model_repository,
+    profile_store,
+    source_options,
+)
 from gnomon_cli.options import Target, json_option, server_options
-from gnomon_cli.output import CommandFailed, WrongCommand, note, print_json, print_table
+from gnomon_cli.output import CommandFailed, note, print_json, print_table
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.engines import (
     AGREEMENT,
@@ -181,9 +188,8 @@ def add(
         entry = add_from(
             repository, name, source, version=version, shapes=shapes, weights=weights, length=length or 0, progress=note
         )
-    elif shapes or length:
-        raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
     else:
+        check_source(source, shapes, length or 0)
         entry = ensure_model(repository, name, version=version, weights=weights, progress=note)
     entry = add_samples(repository, entry, validation, samples)
     if engines:

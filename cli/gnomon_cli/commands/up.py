@@ -34,7 +34,7 @@ from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import CALL_TIMEOUT_S, deploy_options, deploy_stack, overrides, required_stack, send_all
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import MODEL, from_flags, model_image, pairs, read_template
-from gnomon_cli.model_repository import RemoteModels, model_repository, source_options
+from gnomon_cli.model_repository import RemoteModels, check_source, model_repository, source_options
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
 from gnomon_cli.output import CommandFailed, WrongCommand, compact_json, note
 from gnomon_cli.stack import Resources, Stack, StackFunction, Value
@@ -100,7 +100,8 @@ def up(  # one argument an option
     if model:
         if target.yaml or skip_deploy:
             raise click.UsageError("MODEL is deployed without a stack file: leave out -f and --skip-deploy.")
-        _add_model(target, model, source, shapes, length or 0)
+        gateway = target.gateway()
+        _add_model(gateway, model, source, shapes, length or 0)
         changes = overrides(options)
         deployment = from_flags(
             name=name or _function_name(model),
@@ -110,7 +111,7 @@ def up(  # one argument an option
             limits=Resources(),
             requests=Resources(),
         )
-        send_all(target.gateway(), [deployment], options, as_json=as_json)
+        send_all(gateway, [deployment], options, as_json=as_json)
         return
     if source or shapes or length or name:
         raise click.UsageError(
@@ -133,19 +134,19 @@ def up(  # one argument an option
         deploy_stack(target, stack, options, as_json=as_json)
 
 
-def _add_model(target: Target, model: str, source: str, shapes: tuple[tuple[int, ...], ...], length: int) -> None:
+def _add_model(gateway: Gateway, model: str, source: str, shapes: tuple[tuple[int, ...], ...], length: int) -> None:
     """Upload a model, captured from its source or as this machine's repository has it, unless the server has it.
 
     A model of the catalog that is in neither repository is left to the server, which captures it at the deployment.
     """
+    check_source(source, shapes, length)
+    if not source and ("/" in model or ".py:" in model or Path(model).is_file()):
+        raise WrongCommand(f"{model} is where a model comes from.", f"Name the model: gnomon up NAME --from {model}")
+
     from gnomon_profiler.add import add_from, existing  # noqa: PLC0415 - the profiler's libraries take a second to import
     from gnomon_profiler.engines import add_engines  # noqa: PLC0415 - likewise
 
-    if not source and (shapes or length):
-        raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
-    if not source and ("/" in model or ".py:" in model or Path(model).is_file()):
-        raise WrongCommand(f"{model} is where a model comes from.", f"Name the model: gnomon up NAME --from {model}")
-    server, repository = RemoteModels(target.gateway()), model_repository("", "")
+    server, repository = RemoteModels(gateway), model_repository("", "")
     there = server.find(model)  # a server that refuses says so before minutes of capturing
     if source:
         name, _, version = model.partition("@")

@@ -377,7 +377,7 @@ UNCALLED_S = 300.0
 class Sizing:
     """The largest batch of a function's instances, bounded by the latency of these variants; without variants, no bound."""
 
-    __slots__ = ("_called", "_called_since_s", "_latency", "_revision", "_slo_s", "_variants")
+    __slots__ = ("_called", "_latency", "_revision", "_slo_s", "_variants")
 
     def __init__(self, latency: LiveLatency, slo_s: float, variants: tuple[str, ...]) -> None:
         self._latency = latency
@@ -386,8 +386,6 @@ class Sizing:
         self._revision = latency.revision
         self._called: dict[str, float] = {}
         """Time of each variant's last request or answer, in seconds."""
-        self._called_since_s = float("inf")
-        """A time before which no variant was called last: read after every batch, when usually all variants are called."""
 
     def set_objective(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
         """Set the latency objective, and the variants if given."""
@@ -398,13 +396,9 @@ class Sizing:
     def mark_called(self, variant: str, now_s: float) -> None:
         """Record that requests of this variant arrive or are answered."""
         self._called[variant] = now_s
-        self._called_since_s = min(self._called_since_s, now_s)
 
     def uncalled_variants(self, now_s: float) -> list[str]:
         """The variants that have not been called for `UNCALLED_S`, of those that were called before."""
-        if now_s - self._called_since_s < UNCALLED_S:
-            return []
-        self._called_since_s = min(self._called.values(), default=float("inf"))
         return [variant for variant, last_s in self._called.items() if now_s - last_s >= UNCALLED_S]
 
     def forget(self, variant: str) -> None:

@@ -138,7 +138,7 @@ class Curve:
 
     def observe(self, batch: int, seconds: float) -> bool:
         """Record the latency of a batch; returns whether the curve changed."""
-        settles = self.discounted_by < 1 and self._is_discounted(batch)
+        settles = self._is_discounted(batch)
         if settles:
             self._settle_discount(batch, seconds)
         predicted = self.at(batch)
@@ -167,18 +167,14 @@ class Curve:
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        forgets = self._count >= self._next_try and self._forget_stale_size(batch)
-        if forgets or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        if self._forget_stale_size(batch) or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
 
     def _forget_stale_size(self, batch: int) -> bool:
-        """Forget a larger size that was measured long ago and has an expected value; returns whether there was one.
-
-        Called from batch number `_next_try` on.
-        """
-        if not self._expected[0]:
+        """Forget a larger size that was measured long ago and has an expected value; returns whether there was one."""
+        if self._count < self._next_try or not self._expected[0]:
             return False
         old = [size for size, last in self._last.items() if size > batch and self._count - last >= KEPT_BATCHES]
         self._next_try = self._count + (KEPT_BATCHES if old else _RETRY_EVERY)

@@ -127,20 +127,23 @@ def _kernel(call: Call, tensor: Tensor) -> Tensor:
         return tensor
     vectors = np.asarray(call.attribute("support_vectors"), np.float32).reshape(-1, int(tensor.shape[-1]))
     gamma, offset, degree = call.attribute("kernel_params") or (0.0, 0.0, 0.0)
-    match call.attribute("kernel_type", "LINEAR"):
+    kind = call.attribute("kernel_type", "LINEAR")
+    if kind == "RBF":
+        # Distances do not change with the origin; from the vectors' mean the numbers are small, and so is the rounding error.
+        centre = vectors.mean(0)
+        vectors, tensor = vectors - centre, tensor - torch.from_numpy(centre)
+    products = functional.linear(tensor, torch.from_numpy(vectors))
+    match kind:
         case "LINEAR":
-            return functional.linear(tensor, torch.from_numpy(vectors))
+            return products
         case "POLY":
-            return (gamma * functional.linear(tensor, torch.from_numpy(vectors)) + offset).pow(degree)
+            return (gamma * products + offset).pow(degree)
         case "SIGMOID":
-            return torch.tanh(gamma * functional.linear(tensor, torch.from_numpy(vectors)) + offset)
+            return torch.tanh(gamma * products + offset)
         case "RBF":
-            # Distances do not change with the origin; from the vectors' mean the numbers are small, and so is the rounding error.
-            centre = vectors.mean(0)
-            vectors, centred = vectors - centre, tensor - torch.from_numpy(centre)
-            lengths = centred.square().sum(-1, keepdim=True) + torch.from_numpy(np.square(vectors).sum(-1))
-            return torch.exp(-gamma * (lengths - 2 * functional.linear(centred, torch.from_numpy(vectors))).clamp(min=0))
-    raise Unsupported(f"the kernel {call.attribute('kernel_type')!r} is not supported")
+            lengths = tensor.square().sum(-1, keepdim=True) + torch.from_numpy(np.square(vectors).sum(-1))
+            return torch.exp(-gamma * (lengths - 2 * products).clamp(min=0))
+    raise Unsupported(f"the kernel {kind!r} is not supported")
 
 
 def distances(call: Call) -> Tensor:

@@ -219,7 +219,7 @@ def _rows(estimator: Any) -> Any:
 
 
 def _answer(estimator: Any, rows: Any) -> tuple[int, Any]:
-    """What the estimator gives for these rows, and which output of the model that is.
+    """The estimator's answer for these rows, and the number of the model's output that it is.
 
     Labels are compared where there are no probabilities: of two that are equal in float32 either class is right.
     """
