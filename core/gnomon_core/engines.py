@@ -33,7 +33,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import how_to_install
 
 _LOG = logging.getLogger(__name__)
-FORMAT = "gnomon-engines/1"
+FORMAT = "gnomon-engines/2"
+_OUTDATED = "gnomon-engines/1"
+"""The format of reports whose measurements used inputs of zeros, for which right engines of text models were refused."""
 REPORT = "engines.json"
 PROGRAM = "program"
 AUTO = "auto"
@@ -66,7 +68,7 @@ ARITHMETIC: Mapping[str, tuple[frozenset[str], str]] = {
 }
 """The flags of CPUs that compute in a precision, any of them, and why others do not."""
 PIECES_TOLERANCE = 2e-2
-"""The largest difference between a narrow graph in pieces and the whole of it, of one that may have Shadows."""
+"""The largest difference between a graph in pieces and the whole of it, of one that may have Shadows."""
 
 
 def can_borrow(engine: str) -> bool:
@@ -96,8 +98,8 @@ class EngineResult:
     `spread` the largest relative interquartile range among them, and `load_s` seconds from the files to a compiled graph.
     `reason` says why the engine is not offered; empty where it is. `agreement` is the share of the sample inputs that have the
     program's top-1 class, `accuracy` that of the validation set that is answered right, and `pieces_error` the largest relative
-    difference between the graph in pieces and the whole of it; None where they were not measured. `arithmetic` is the precision
-    that a CPU needs arithmetic for to answer as it was measured, "" where any CPU does.
+    difference between the graph in pieces and the whole of it, 1 of one that cannot be cut; None where they were not measured.
+    `arithmetic` is the precision that a CPU needs arithmetic for to answer as it was measured, "" where any CPU does.
     """
 
     reason: str = ""
@@ -160,7 +162,8 @@ class EngineReport:
     """All engines of one model, by their names with precisions.
 
     `program` are the seconds of the layer program, measured in turn with the engines'. `samples` says what agreement and int8's
-    ranges were measured on, and `validation` is the SHA-256 of the validation set; "" where there was none.
+    ranges were measured on, and `validation` is the SHA-256 of the validation set; "" where there was none. An `outdated` report
+    is of an earlier version, and measured anew.
     """
 
     program: EngineResult
@@ -169,6 +172,7 @@ class EngineReport:
     tolerance: float = TOLERANCE
     samples: str = ""
     validation: str = ""
+    outdated: bool = False
 
     def result(self, engine: str) -> EngineResult:
         """The result of an engine; one that was never converted has a reason."""
@@ -223,7 +227,7 @@ class EngineReport:
             ValueError: it holds none.
 
         """
-        if document.get("format") != FORMAT:
+        if document.get("format") not in (FORMAT, _OUTDATED):
             raise ValueError(f"not {FORMAT}")
         try:
             return EngineReport(
@@ -233,6 +237,7 @@ class EngineReport:
                 float(document.get("tolerance", TOLERANCE)),
                 str(document.get("samples", "")),
                 str(document.get("validation", "")),
+                document["format"] == _OUTDATED,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no report on engines: {type(error).__name__}: {error}") from None

@@ -165,9 +165,13 @@ def _check_options(
         raise bad_request("invalid_source", f"{source[:200]} states the shapes of its inputs.", "Leave out the shapes.")
     if weights is not None and not from_catalog:
         raise bad_request("invalid_source", f"{source[:200]} comes with its own weights.", "Leave out --weights.")
-    if length < 0 or (length and imported != TRANSFORMERS):
+    if length < 0:
+        raise bad_request("invalid_source", f"A length of {length} tokens is none.", "Say --length 128, for example.")
+    if length and imported != TRANSFORMERS:
         raise bad_request(
-            "invalid_source", "Only models of a transformers folder have a length of sequences.", "Leave out --length."
+            "invalid_source",
+            f"{source[:200]} is no transformers folder, with config.json in it, and no others have a length of sequences.",
+            "Leave out --length, or correct the path.",
         )
 
 

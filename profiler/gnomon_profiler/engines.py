@@ -106,16 +106,19 @@ def add_engines(
         return entry
     report = read_report(entry.files[REPORT]) if REPORT in entry.files else None
     reported = set() if report is None else set(report.engines)
+    outdated = report is not None and report.outdated
     requested = reported | {engine_name(engine, precision) for precision in _precisions(precisions) for engine in chosen}
     validation = entry.sha256.get(VALIDATION, "")
-    if report is not None and requested == reported and report.validation == validation:
+    if report is not None and requested == reported and report.validation == validation and not outdated:
         return entry
+    # What an outdated report refused is converted once more: the graphs were not kept.
+    kept = {name for name in reported if not outdated or _can_be_measured(entry, name)}
     with tempfile.TemporaryDirectory(prefix="gnomon-engines-") as directory:
         folder = Path(directory)
         reasons = (
-            {} if report is None else {name: report.result(name).reason for name in reported if not _can_be_measured(entry, name)}
+            {} if report is None else {name: report.result(name).reason for name in kept if not _can_be_measured(entry, name)}
         )
-        reasons |= convert(entry, sorted(requested - reported), folder, progress, background=background, processes=processes)
+        reasons |= convert(entry, sorted(requested - kept), folder, progress, background=background, processes=processes)
         arithmetic = {BF16: BF16, INT8: _arithmetic_of_int8(entry, report)}
         report = measure(entry, folder, reasons, progress, background=background, names=requested, processes=processes)
         report = replace(
@@ -277,7 +280,8 @@ def measure(
             without = split_name(name)[0]
             results[name] = EngineResult(reasons.get(without) or "the model was not converted for it")
     narrow = any(split_name(name)[1] != FP32 for name in graphs)
-    samples = sample_set(entry.signature, entry.files) if narrow and classes_of(entry.signature) else None
+    compared = narrow and classes_of(entry.signature)
+    samples = sample_set(parse_program(entry.program.read_bytes()), entry.files) if compared else None
     validation = entry.files.get(VALIDATION)
     machine = this_machine()
     with MeasuringProcess(background=background, processes=processes) as process:
@@ -396,7 +400,7 @@ def _quantise_here(
         if quantised not in graphs:
             if "onnxruntime" in reasons:
                 return dict.fromkeys(int8_names, reasons["onnxruntime"])
-            samples = sample_set(program.signature, {file: Path(path) for file, path in order["samples"].items()})
+            samples = sample_set(program, {file: Path(path) for file, path in order["samples"].items()})
             source = {file: graphs[file] for file in GRAPH_FILES["onnxruntime"]}
             (folder / quantised).write_bytes(to_onnx_int8(source, samples, program.inputs)[quantised])
             graphs[quantised] = folder / quantised

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.example_inputs import example_inputs
+from gnomon_core.program import Program
 from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 
 if TYPE_CHECKING:
@@ -141,13 +143,14 @@ def _checked_labels(labels: Any, count: int, signature: ModelSignature, refuse: 
     return labels.astype("int64")
 
 
-def sample_set(signature: ModelSignature, files: Mapping[str, Path]) -> SampleSet:
+def sample_set(program: Program, files: Mapping[str, Path]) -> SampleSet:
     """The samples that precisions are compared on: the model's own, its validation set's, photographs, or random numbers.
 
     Raises:
         GnomonError: 422: a file of the entry cannot be read.
 
     """
+    signature = program.signature
     if SAMPLES in files:
         samples = read_samples(files[SAMPLES], signature, labelled=False)
         return SampleSet(
@@ -158,7 +161,9 @@ def sample_set(signature: ModelSignature, files: Mapping[str, Path]) -> SampleSe
         chosen = _spread(len(samples))
         return SampleSet(tuple(array[chosen] for array in samples.inputs), f"{VALIDATION}, {len(chosen)} samples")
     crops = _crops(signature)
-    return _random(signature) if crops is None else crops
+    if crops is not None:
+        return crops
+    return SampleSet(tuple(example_inputs(program, KEPT_SAMPLES)), f"{KEPT_SAMPLES} samples of random numbers")
 
 
 def _spread(count: int) -> list[int]:
@@ -193,18 +198,6 @@ def _crops(signature: ModelSignature) -> SampleSet | None:
         crop = image.crop((left, top, left + side, top + side)).resize((width, height), Image.Resampling.BICUBIC)
         crops.append(((np.asarray(crop, "float32") - mean) / std).astype("float32").transpose(2, 0, 1))
     return SampleSet((np.stack(crops),), f"{KEPT_SAMPLES} crops of photographs of scikit-image {version('scikit-image')}")
-
-
-def _random(signature: ModelSignature) -> SampleSet:
-    """Normally distributed numbers, the same at each call; zeros where an input holds whole numbers."""
-    import numpy as np  # noqa: PLC0415
-
-    rng, arrays = np.random.default_rng(_SEED), []
-    for spec in signature.inputs:
-        shape, dtype = (KEPT_SAMPLES, *spec.shape), np.dtype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE))
-        # Integers may be indices of an embedding or of tokens: zero is the one value that is valid for all of them.
-        arrays.append(rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.zeros(shape, dtype))
-    return SampleSet(tuple(arrays), f"{KEPT_SAMPLES} samples of random numbers")
 
 
 def write_samples(samples: SampleSet, signature: ModelSignature, path: Path) -> None:

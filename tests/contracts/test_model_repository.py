@@ -83,7 +83,7 @@ class ModelRepositoryContract:
         assert [entry.name for entry in repository.list()] == ["two"]
 
     def test_a_report_on_engines_that_cannot_be_read_is_refused(self, repository: ModelRepository) -> None:
-        for report in (b"", b"[]", b"{}", b'{"format": "gnomon-engines/1", "program": {}, "engines": {"openvino": 1}}'):
+        for report in (b"", b"[]", b"{}", b'{"format": "gnomon-engines/2", "program": {}, "engines": {"openvino": 1}}'):
             with refused(422, "invalid_engines"):
                 repository.put("scale", "1", files() | {"engines.json": report})
         assert list(repository.list()) == []

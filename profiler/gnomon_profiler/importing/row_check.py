@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.example_inputs import example_inputs
 from gnomon_core.program import Program, parse_program
 from gnomon_profiler.program_runs import Runner
 from gnomon_profiler.repository import PROGRAM, WEIGHTS
@@ -22,8 +23,6 @@ TOLERANCE = 1e-3
 """The largest difference as a share of an answer's largest number: half-precision sums differ by it between batch sizes."""
 _ROUNDINGS = 4
 """The same in roundings of the coarsest floating-point type of the weights, inputs and outputs, where that is more: bfloat16."""
-_INTEGERS_BELOW = 2
-"""Bound of random integers: 0 and 1 are valid as words, masks and classes."""
 
 
 def check_rows(files: Mapping[str, bytes], module: nn.Module | None = None) -> None:
@@ -47,10 +46,8 @@ def check_rows(files: Mapping[str, bytes], module: nn.Module | None = None) -> N
             return _listed(module(*row))
 
     for batch in BATCHES:
-        inputs = [
-            _random(TORCH_TYPES[spec.datatype], (batch, *spec.shape), number)
-            for number, spec in enumerate(program.signature.inputs)
-        ]
+        arrays = zip(program.signature.inputs, example_inputs(program, batch), strict=True)
+        inputs = [torch.from_numpy(array).to(TORCH_TYPES[spec.datatype]) for spec, array in arrays]
         try:
             answers = _answers(program, runner, inputs, batch)
             expected = [alone([tensor[row : row + 1] for tensor in inputs]) for row in range(batch)]
@@ -74,13 +71,6 @@ def _tolerance(program: Program, weights: Mapping[str, Tensor]) -> float:
     specs = (*program.signature.inputs, *program.signature.outputs)
     dtypes = {TORCH_TYPES[spec.datatype] for spec in specs} | {tensor.dtype for tensor in weights.values()}
     return max([TOLERANCE, *(_ROUNDINGS * torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)])
-
-
-def _random(dtype: torch.dtype, shape: Sequence[int], seed: int) -> Tensor:
-    drawn = torch.Generator().manual_seed(seed)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=drawn).to(dtype)
-    return torch.randint(0, _INTEGERS_BELOW, shape, generator=drawn).to(dtype)
 
 
 def _answers(program: Program, runner: Runner, inputs: Sequence[Tensor], batch: int) -> list[Tensor]:

@@ -8,7 +8,6 @@ shorter ones where the model answers them as it would alone, which is tried here
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ _CLASSES: Mapping[str, str] = {
     "ForQuestionAnswering": "AutoModelForQuestionAnswering",
     "ForMaskedLM": "AutoModelForMaskedLM",
     "ForImageClassification": "AutoModelForImageClassification",
+    "EncoderModel": "AutoModelForTextEncoding",
     "Model": "AutoModel",
 }
 """The class that builds an architecture, by the end of the architecture's name."""
@@ -159,7 +159,6 @@ def _check_weights(folder: Path) -> None:
 
 
 def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
-    os.environ["HF_HUB_OFFLINE"] = "1"
     library = import_package(TRANSFORMERS, TRANSFORMERS)
     builder = getattr(library, next(name for end, name in _CLASSES.items() if architecture.endswith(end)))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
@@ -23,6 +25,7 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_profiler.add import add_model
 from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.engines import add_engines, convert
+from gnomon_profiler.importing.transformers_folder import Named
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.body import ModelApplication
 from gnomon_runtime.engine import LoadedProgram, load_program
@@ -125,6 +128,35 @@ def through(model: GraphModel, runs: list[tuple[int, int]], inputs: list[Tensor]
     return [values[name] for name in model.program.outputs]
 
 
+def test_text_model_runs_on_every_engine_whole_and_in_pieces(repository: DirectoryRepository) -> None:
+    """A piece behind the first layer reads neither tokens nor mask, off which the whole graph reads the batch size."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=60,
+        max_position_embeddings=24,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    bert = Named(transformers.BertForSequenceClassification(config), ("input_ids", "attention_mask")).eval()
+    example = (torch.zeros(1, 16, dtype=torch.int64), torch.ones(1, 16, dtype=torch.int64))
+    added = add_engines(repository, add_model(bert, example, "bert", repository))
+    assert added.layers is not None
+    layers, report = Layers.from_json(json.loads(added.layers.read_bytes())), read_report(added.files[REPORT])
+    program = load_program(added.program, added.weights)
+    inputs = sample_inputs(program.program, 4)
+    [expected] = program.run(inputs)
+    for engine in ENGINES:
+        result, model = report.result(engine), graph(added, engine)
+        assert (result.reason, result.has_pieces) == ("", True)
+        assert result.pieces_error is not None
+        assert max(result.error, result.pieces_error) < 1e-5
+        for kept in range(1, len(layers.blocks)):
+            [answer] = through(model, [(run.begin, run.end) for run in layers.runs(range(kept))], inputs)
+            assert close(answer, expected), (engine, kept)
+
+
 @pytest.mark.parametrize("engine", [*ENGINES, PROGRAM])
 def test_body_serves_on_every_engine_and_refuses_wrong_inputs_alike(entry: ModelEntry, engine: str) -> None:
     options = {"program": str(entry.program), "weights": str(entry.weights), "sha256": dict(entry.sha256)}
@@ -156,6 +188,25 @@ def test_converted_model_is_not_converted_again(repository: DirectoryRepository,
     lines: list[str] = []
     assert add_engines(repository, entry, progress=lines.append).sha256 == entry.sha256
     assert lines == []
+
+
+def test_report_of_an_earlier_version_is_measured_anew_with_the_engines_that_it_refused(tmp_path: Path) -> None:
+    model, example = nn.Linear(4, 2).eval(), torch.zeros(1, 4)
+    before, repository = DirectoryRepository(tmp_path / "before"), DirectoryRepository(tmp_path / "models")
+    converted = add_engines(before, add_model(model, example, "linear", before))
+    document = json.loads(converted.files[REPORT].read_bytes())
+    document |= {"format": "gnomon-engines/1", "engines": document["engines"] | {"onnxruntime": {"reason": "its answers differ"}}}
+    earlier = tmp_path / REPORT
+    earlier.write_text(json.dumps(document))
+    added = add_model(model, example, "linear", repository)
+    files = {name: Path(shutil.copy(converted.files[name], tmp_path / name)) for name in GRAPH_FILES["openvino"]}
+    outdated = repository.put_files("linear", "1", {**added.files, **files, REPORT: earlier})
+    assert set(GRAPH_FILES["onnxruntime"]).isdisjoint(outdated.files)
+    renewed = add_engines(repository, outdated)
+    assert {name: result.reason for name, result in read_report(renewed.files[REPORT]).engines.items()} == dict.fromkeys(
+        ENGINES, ""
+    )
+    assert add_engines(repository, renewed).sha256 == renewed.sha256
 
 
 def test_unknown_engine_is_refused_with_the_known_ones(repository: DirectoryRepository, entry: ModelEntry) -> None:

@@ -160,8 +160,15 @@ def test_report_is_the_same_after_json() -> None:
     for broken in (
         {},
         {"format": "other"},
-        {"format": "gnomon-engines/1", "program": {}},
-        {"format": "gnomon-engines/1", "program": 1, "engines": {}},
+        {"format": "gnomon-engines/2", "program": {}},
+        {"format": "gnomon-engines/2", "program": 1, "engines": {}},
     ):
         with pytest.raises(ValueError, match="engines"):
             EngineReport.from_json(broken)
+
+
+def test_report_of_an_earlier_version_is_read_and_marked() -> None:
+    document = report(openvino=OPENVINO).to_json()
+    assert not EngineReport.from_json(document).outdated
+    earlier = EngineReport.from_json(document | {"format": "gnomon-engines/1"})
+    assert earlier == replace(report(openvino=OPENVINO), outdated=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.program import Program
 from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 from gnomon_profiler import sample_sets
 from gnomon_profiler.sample_sets import KEPT_SAMPLES, SAMPLES, VALIDATION, read_samples, sample_set
@@ -28,6 +29,11 @@ def saved(folder: Path, **arrays: Any) -> Path:
     path = folder / "set.npz"
     np.savez(path, **arrays)
     return path
+
+
+def program(signature: ModelSignature) -> Program:
+    names = tuple(spec.name for spec in signature.inputs), tuple(spec.name for spec in signature.outputs)
+    return Program("2", "0", signature, *names, {}, ())
 
 
 def images(count: int) -> Any:
@@ -56,7 +62,7 @@ def test_samples_keep_every_datatype_of_the_protocol(tmp_path: Path, datatype: s
     values = np.array([[0, 1], [1, 0]], NUMPY_TYPES[datatype])
     found = read_samples(saved(tmp_path, x=values), signature, labelled=False).inputs[0]
     assert (found.dtype, found.tolist()) == (values.dtype, values.tolist())
-    assert sample_set(signature, {}).inputs[0].dtype == values.dtype
+    assert sample_set(program(signature), {}).inputs[0].dtype == values.dtype
 
 
 @pytest.mark.parametrize(
@@ -124,9 +130,9 @@ def test_samples_come_from_the_entry_before_anything_else(tmp_path: Path) -> Non
     validation, samples = tmp_path / "validation.npz", tmp_path / "samples.npz"
     np.savez(validation, samples=images(100), labels=np.arange(100) % 5)
     np.savez(samples, samples=images(7))
-    assert sample_set(IMAGE, {}).source == f"{KEPT_SAMPLES} samples of random numbers"
-    assert len(sample_set(IMAGE, {VALIDATION: validation})) == KEPT_SAMPLES
-    both = sample_set(IMAGE, {VALIDATION: validation, SAMPLES: samples})
+    assert sample_set(program(IMAGE), {}).source == f"{KEPT_SAMPLES} samples of random numbers"
+    assert len(sample_set(program(IMAGE), {VALIDATION: validation})) == KEPT_SAMPLES
+    both = sample_set(program(IMAGE), {VALIDATION: validation, SAMPLES: samples})
     assert (len(both), both.source) == (7, "samples.npz, 7 samples")
 
 
@@ -134,8 +140,8 @@ def test_models_of_images_are_compared_on_photographs() -> None:
     pytest.importorskip("skimage", reason="the extra models is not installed")
     details = {"preprocess": {"size": 32, "mean": [127.0] * 3, "std": [128.0] * 3}}
     signature = ModelSignature("m", "1", (TensorSpec("image", "FP32", (3, 32, 32)),), IMAGE.outputs, "", details)
-    found = sample_set(signature, {})
+    found = sample_set(program(signature), {})
     assert (len(found), found.inputs[0].shape) == (KEPT_SAMPLES, (KEPT_SAMPLES, 3, 32, 32))
     assert "photographs of scikit-image" in found.source
-    assert np.array_equal(found.inputs[0], sample_set(signature, {}).inputs[0])
+    assert np.array_equal(found.inputs[0], sample_set(program(signature), {}).inputs[0])
     assert -1.0 <= found.inputs[0].min() < found.inputs[0].max() <= 1.01

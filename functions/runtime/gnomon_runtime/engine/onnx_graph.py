@@ -73,8 +73,27 @@ def cut(model: onnx.ModelProto, reads: Sequence[str], makes: Sequence[str]) -> o
         part = Extractor(model).extract_model(list(reads), list(makes))
     except (KeyError, ValueError) as error:
         raise ValueError(f"the graph has no part from {', '.join(reads)} to {', '.join(makes)}: {error}") from None
+    _read_batch_off(part, model, reads)
     _quantise_reads(part, model, reads)
     return part
+
+
+def _read_batch_off(part: onnx.ModelProto, model: onnx.ModelProto, reads: Sequence[str]) -> None:
+    """Let the part read the batch size off a value that it is given where the whole graph reads it off an input.
+
+    The batch is the one size of a graph that is not a constant, and the first axis of all values.
+
+    Raises:
+        ValueError: a node reads another value that the part lacks.
+
+    """
+    absent = {value.name for value in model.graph.input} - set(reads)
+    for node in part.graph.node:
+        if absent.isdisjoint(node.input):
+            continue
+        if node.op_type != "Shape":
+            raise ValueError(f"the part needs more than {', '.join(reads)}: {', '.join(absent & set(node.input))}")
+        node.input[:] = [reads[0]]
 
 
 def _quantise_reads(part: onnx.ModelProto, model: onnx.ModelProto, reads: Sequence[str]) -> None:

@@ -101,10 +101,22 @@ def cut(model: openvino.Model, reads: Sequence[str], makes: Sequence[str]) -> op
         for target in port.get_target_inputs():
             target.replace_source_output(again)
         parameters.append(parameter)
+    _read_batch_off(parameters[0].output(0), [port for port in model.inputs if port.get_names().isdisjoint(reads)])
     try:
         return openvino.Model([results[name] for name in makes], parameters, "part")
     except RuntimeError as error:
         raise ValueError(f"the part needs more than {', '.join(reads)}: {str(error).splitlines()[-1][:200]}") from None
+
+
+def _read_batch_off(value: openvino.Output, absent: Sequence[openvino.Output]) -> None:
+    """Let the part read the batch size off a value that it is given where the whole graph reads it off an input.
+
+    The batch is the one size of a graph that is not a constant, and the first axis of all values.
+    """
+    for port in absent:
+        for target in port.get_target_inputs():
+            if target.get_node().get_type_name() == "ShapeOf":
+                target.replace_source_output(value)
 
 
 def _quantised_again(port: openvino.Output, value: openvino.Output) -> openvino.Output:

@@ -77,10 +77,10 @@ from torch import Tensor
 from gnomon_core import packets, shared_memory
 from gnomon_core.blocks import Layers
 from gnomon_core.engines import BF16, FP32, PROGRAM, split_name
+from gnomon_core.example_inputs import example_inputs
 from gnomon_core.process_memory import peak_bytes, resident_bytes
 from gnomon_core.program import Program, Weight, parse_program
 from gnomon_core.shared_memory import aligned
-from gnomon_core.signature import TensorSpec
 from gnomon_runtime.child_init import use_cores
 from gnomon_runtime.engine.executor import Executor
 from gnomon_runtime.engine.graphs import GraphModel, graph_files
@@ -166,8 +166,8 @@ def measure_engines(order: Mapping[str, Any], report: Callable[[dict[str, Any]],
 
     Order: `program`, `weights`, `graphs` (by engine with its precision, their files by name), `cpus`, `batches`, `repeats`,
     `budget_s`; and where they are to be used, `layers` and the files `samples` and `validation`. Answer, for the program and then
-    each engine: `engine`, and either `reason` or `error`, `latency_s` by batch, `spread` and `load_s`; `agreement` with the
-    program's top-1 class on the samples and `pieces_error` of other precisions than fp32, and `accuracy`.
+    each engine: `engine`, and either `reason` or `error`, `latency_s` by batch, `spread` and `load_s`; `pieces_error`;
+    `agreement` with the program's top-1 class on the samples, of other precisions than fp32; and `accuracy`.
     """
     keep_freed_memory()
     pin(tuple(order["cpus"]))
@@ -254,12 +254,10 @@ def _refuse_emulation(engine: str) -> None:
 
 
 def _compared(engine: str, timed: TimedProgram, model: GraphModel, order: Mapping[str, Any]) -> dict[str, Any]:
-    """The agreement of a lower precision with the program, and the error of the graph in pieces; nothing of fp32."""
-    if split_name(engine)[1] == FP32:
-        return {}
+    """The error of the graph in pieces, and the agreement of a lower precision with the program."""
     comparisons: dict[str, Any] = {}
     inputs = timed.inputs(2)
-    if order.get("samples"):
+    if order.get("samples") and split_name(engine)[1] != FP32:
         samples, _ = _read_arrays(Path(order["samples"]), timed.program)
         classes = [_classes(run, samples, timed.program) for run in (model.run, timed.executor.run)]
         comparisons["agreement"] = _share_of(*classes)
@@ -270,9 +268,16 @@ def _compared(engine: str, timed: TimedProgram, model: GraphModel, order: Mappin
 
 
 def _pieces_error(model: GraphModel, layers: Layers, inputs: Sequence[Tensor]) -> float:
-    """The largest difference between the graph cut at every block and the whole of it, relative to the largest number."""
+    """The largest difference between the graph cut at every block and the whole of it, relative to the largest number.
+
+    1 where the graph cannot be cut at these blocks: it serves as a whole.
+    """
+    try:
+        pieces = model.pieces([block.end for block in layers.blocks])
+    except ValueError:
+        return 1.0
     values = dict(zip(model.program.inputs, inputs, strict=True))
-    for segment in model.pieces([block.end for block in layers.blocks]):
+    for segment in pieces:
         reads = [values[name] for name in segment.border.reads]
         values |= zip(segment.border.makes, segment.run(len(inputs[0]), reads), strict=True)
     pairs = zip(model.run(inputs), (values[name] for name in model.program.outputs), strict=True)
@@ -590,7 +595,6 @@ def _receive_local(connection: socket.socket, descriptor: int, cpus: Sequence[in
 
 
 _PAGE_BYTES = 4096
-_SEED = 1
 
 
 class TimedExecutor(Executor):
@@ -626,7 +630,7 @@ class TimedProgram:
     weights: LoadedWeights
 
     def inputs(self, batch: int) -> list[Tensor]:
-        """Normally distributed inputs, the same at each call; zeros where an input holds no floating-point numbers."""
+        """Random inputs that the model can compute with, the same at each call."""
         return sample_inputs(self.program, batch)
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -698,9 +702,9 @@ def load_subject(order: Mapping[str, Any]) -> TimedProgram | TimedGraph:
 
 
 def sample_inputs(program: Program, batch: int) -> list[Tensor]:
-    """Normally distributed inputs, the same at each call; zeros where an input holds no floating-point numbers."""
-    generator = torch.Generator().manual_seed(_SEED)
-    return [_input(spec, batch, generator) for spec in program.signature.inputs]
+    """The tensors of `example_inputs`, the same at each call."""
+    arrays = zip(program.signature.inputs, example_inputs(program, batch), strict=True)
+    return [torch.from_numpy(array).to(TORCH_DTYPES[spec.datatype]) for spec, array in arrays]
 
 
 def load_timed(program: Path, weights: Path) -> TimedProgram:
@@ -723,10 +727,3 @@ def touch(tensors: Mapping[str, Tensor]) -> None:
             pages = -(-tensor.numel() * tensor.element_size() // _PAGE_BYTES)
             memory = torch.empty(0, dtype=torch.uint8)
             memory.set_(tensor.untyped_storage(), begin, (pages,), (_PAGE_BYTES,)).max()
-
-
-def _input(spec: TensorSpec, batch: int, generator: torch.Generator) -> Tensor:
-    dtype = TORCH_DTYPES[spec.datatype]
-    if dtype.is_floating_point:
-        return torch.randn((batch, *spec.shape), generator=generator).to(dtype)
-    return torch.zeros((batch, *spec.shape), dtype=dtype)
