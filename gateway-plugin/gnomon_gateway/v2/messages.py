@@ -449,9 +449,6 @@ def _error_text(body: bytes) -> str:
         return body.decode("utf-8", "replace")
 
 
-"""The most lengths that an error lists."""
-
-
 def _sequence_length(padding: Padding, shapes: Sequence[tuple[str, Sequence[int]]]) -> int:
     """The length of a request's sequences. `shapes` are the names and shapes of its inputs; axis 0 counts samples, axis 1 tokens.
 
@@ -460,8 +457,10 @@ def _sequence_length(padding: Padding, shapes: Sequence[tuple[str, Sequence[int]
 
     """
     lengths = [shape[1] for name, shape in shapes if name in padding.inputs and len(shape) > 1]
-    if not lengths or any(length != lengths[0] for length in lengths) or not 0 < lengths[0] <= padding.length:
-        found = ", ".join(map(str, lengths[:_MANY])) or "none"
+    if not lengths:
+        return padding.length  # the comparison with the signature says which axes are missing
+    if any(length != lengths[0] for length in lengths) or not 0 < lengths[0] <= padding.length:
+        found = ", ".join(map(str, lengths[:_MANY]))
         raise bad_request(
             "invalid_tensor",
             f"The inputs have sequences of the lengths {found}.",

@@ -491,6 +491,12 @@ def test_sequences_of_other_lengths_are_refused_with_those_that_the_model_takes(
     assert "1 to 4 tokens" in error.hint
 
 
+def test_sequence_without_the_axis_of_samples_is_refused_with_the_shape_that_the_model_takes() -> None:
+    names = ("input_ids", "attention_mask")
+    error = refused({"inputs": [tensor(name, "INT64", [3], [1] * 3) for name in names]}, signature=TEXT)
+    assert error.message == "input_ids has shape [3]; the model takes [samples, 4]."
+
+
 def test_large_document_of_shorter_sequences_is_padded_in_the_reader_process() -> None:
     document, _ = text(3, samples=4)
     body = json.dumps({**document, "id": "x" * LARGE_BYTES}).encode()
