@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -338,7 +339,7 @@ def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
         if name == b"content-length":
             return int(value)
         if name == b"transfer-encoding":
-            return float("inf")
+            return math.inf
     return 0
 
 
@@ -675,7 +676,9 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         path, _, query = url.partition(b"?")
         exchange = Exchange(self, method, path, query, self.headers, version, arrived_s)
-        exchange.keep_alive = version != "1.0" and parser.should_keep_alive() and not self.context.closing
+        exchange.keep_alive = parser.should_keep_alive() and not self.context.closing
+        if version == "1.0" and body_bytes(self.headers) == math.inf:
+            exchange.keep_alive = False  # HTTP/1.0 has no chunks: whoever passed the request on may see another end of it
         exchange.expects_continue = waits
         previous = self.cycle
         self.cycle = self.receiving = exchange

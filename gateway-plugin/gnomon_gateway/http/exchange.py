@@ -245,13 +245,13 @@ class Exchange:
         # Reading a long rest only to discard it costs more than a new connection.
         if self.more_body and protocol.unread_bytes() > SMALL_BYTES:
             self.keep_alive = False
-        close = b"" if self.keep_alive else b"connection: close\r\n"
+        connection = self._connection_line()
         if status in _BODILESS:
-            head = b"".join((STATUS_LINES[status], protocol.context.date_line, lines, close, b"\r\n"))
+            head = b"".join((STATUS_LINES[status], protocol.context.date_line, lines, connection, b"\r\n"))
             body = b""
         else:
             head = b"".join(
-                (STATUS_LINES[status], protocol.context.date_line, lines, close, b"content-length: %d\r\n\r\n" % len(body))
+                (STATUS_LINES[status], protocol.context.date_line, lines, connection, b"content-length: %d\r\n\r\n" % len(body))
             )
             if self.method == b"HEAD":
                 body = b""
@@ -263,6 +263,12 @@ class Exchange:
             if protocol.flow.write_paused:
                 protocol.context.write_buffers.hold(protocol, len(body))
         self._finish()
+
+    def _connection_line(self) -> bytes:
+        """The header line that says whether the connection stays open, where that is not the version's default."""
+        if not self.keep_alive:
+            return b"connection: close\r\n"
+        return b"" if self.http_version == "1.1" else b"connection: keep-alive\r\n"
 
     def fail(self, error: GnomonError, lines: bytes = b"", *, close: bool = False) -> None:
         """Respond with an error of the gateway. `close` ends the connection instead of reading the rest of the request."""
@@ -289,9 +295,9 @@ class Exchange:
         if not chunked:
             self.keep_alive = False
         framing = b"transfer-encoding: chunked\r\n" if chunked and not self._bodiless else b""
-        close = b"" if self.keep_alive else b"connection: close\r\n"
+        connection = self._connection_line()
         self._protocol.transport.write(
-            b"".join((STATUS_LINES[status], self._protocol.context.date_line, lines, framing, close, b"\r\n"))
+            b"".join((STATUS_LINES[status], self._protocol.context.date_line, lines, framing, connection, b"\r\n"))
         )
 
     def write(self, data: bytes | memoryview) -> None:

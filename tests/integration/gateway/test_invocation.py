@@ -151,6 +151,20 @@ async def test_http_10_is_answered_and_closed(gateway: Any) -> None:
     assert await connection.closed()
 
 
+async def test_client_of_http_10_keeps_its_connection_where_it_asks_for_that(gateway: Any) -> None:
+    """As ApacheBench's -k does."""
+    await gateway.deploy()
+    connection = await gateway.connect()
+    for body in (b"1", b"22"):
+        head = b"POST /function/f HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await connection.send(head + body)
+        answer = await connection.answer()
+        assert (answer.body, answer.headers["connection"]) == (body, "keep-alive")
+    await connection.send(b"GET /function/f/stream HTTP/1.0\r\nConnection: keep-alive\r\nAccept: text/event-stream\r\n\r\n")
+    assert (await connection.head()).headers["connection"] == "close", "a stream's end is the connection's"
+    assert await connection.reader.read() == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+
+
 async def test_pipelined_request_of_http_10_is_answered_as_one(gateway: Any) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
