@@ -34,19 +34,19 @@ def example_inputs(program: Program, batch: int, seed: int = 0) -> list[Any]:
     """An array for each input of a program, batch first, in the input's numpy type. The same arguments give the same numbers."""
     import numpy as np  # noqa: PLC0415 - optional for importers of this module
 
-    rng, rows = np.random.default_rng(seed), table_rows(program)
+    rng, ranges = np.random.default_rng(seed), index_ranges(program)
     inputs = zip(program.inputs, program.signature.inputs, strict=True)
-    return [_example(rng, spec, batch, rows.get(name)) for name, spec in inputs]
+    return [_example(rng, spec, batch, ranges.get(name)) for name, spec in inputs]
 
 
-def _example(rng: np.random.Generator, spec: TensorSpec, batch: int, rows: int | None) -> Any:
+def _example(rng: np.random.Generator, spec: TensorSpec, batch: int, indices: range | None) -> Any:
     import numpy as np  # noqa: PLC0415
 
     dtype, shape = np.dtype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE)), (batch, *spec.shape)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
-    if rows is not None:
-        return rng.integers(0, min(rows, np.iinfo(dtype).max + 1), shape).astype(dtype)
+    if indices is not None:
+        return rng.integers(0, min(indices.stop, np.iinfo(dtype).max + 1), shape).astype(dtype)
     if spec.datatype == "UINT8":
         return rng.integers(0, 256, shape).astype(dtype)
     array = rng.integers(0, 2, shape).astype(dtype)
@@ -54,32 +54,38 @@ def _example(rng: np.random.Generator, spec: TensorSpec, batch: int, rows: int |
     return array
 
 
-def table_rows(program: Program) -> dict[str, int]:
-    """The number of rows of the smallest table that an input's numbers pick from, by the input's name in the program.
+def index_ranges(program: Program) -> dict[str, range]:
+    """The indices that every table has from which an input's numbers pick, by the input's name in the program.
 
-    A table is a weight that an embedding, `index_select` or an index along its first axis reads.
+    A table is a weight that an embedding, `index_select` or an index along its first axis reads. Only the last counts negative
+    numbers from the table's end.
     """
     origin = {name: name for name in program.inputs}
-    rows: dict[str, int] = {}
+    ranges: dict[str, range] = {}
     for operation in program.operations:
-        for source, size in _picks(operation.op, operation.args, program):
+        for source, indices in _picks(operation.op, operation.args, program):
             if source in origin:
-                rows[origin[source]] = min(size, rows.get(origin[source], size))
+                known = ranges.get(origin[source], indices)
+                ranges[origin[source]] = range(max(known.start, indices.start), min(known.stop, indices.stop))
         first = operation.args[0] if operation.args else None
         if operation.op in _SAME_NUMBERS and isinstance(first, Value) and first.name in origin:
             origin |= {name: origin[first.name] for name in operation.results if name is not None}
-    return rows
+    return ranges
 
 
-def _picks(op: str, args: tuple[Any, ...], program: Program) -> list[tuple[str, int]]:
-    """The value whose numbers pick from a weight in this operation, with the weight's size along that axis."""
+def _picks(op: str, args: tuple[Any, ...], program: Program) -> list[tuple[str, range]]:
+    """The value whose numbers pick from a weight in this operation, with the indices that the weight has."""
+    axis, least = 0, 0
     match op, args:
-        case "aten.embedding.default", (Value(table), Value(indices), *_):
-            axis = 0
-        case "aten.index_select.default", (Value(table), int(axis), Value(indices)):
+        case "aten.embedding.default", (Value(table), Value(picking), *_):
             pass
-        case "aten.index.Tensor", (Value(table), (Value(indices),)):
-            axis = 0
+        case "aten.index_select.default", (Value(table), int(axis), Value(picking)):
+            pass
+        case "aten.index.Tensor", (Value(table), (Value(picking),)):
+            least = -1
         case _:
             return []
-    return [(indices, program.weights[table].shape[axis])] if table in program.weights else []
+    if table not in program.weights:
+        return []
+    size = program.weights[table].shape[axis]
+    return [(picking, range(least * size, size))]

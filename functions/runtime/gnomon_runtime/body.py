@@ -29,14 +29,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.example_inputs import index_ranges
 from gnomon_core.launch import Launch
 from gnomon_core.pairs import SHADOWS, pair_to_json
-from gnomon_core.program import invalid_program
-from gnomon_core.signature import TensorSpec
+from gnomon_core.program import Program, invalid_program
+from gnomon_core.signature import DATATYPE_BYTES, NUMPY_TYPES, TensorSpec
 from gnomon_core.wire import Frame, Kind, Member, error_member, error_result
 from gnomon_runtime.application import IdleWork
 from gnomon_runtime.engine.graphs import load_model
@@ -65,6 +67,7 @@ class ModelApplication:
         self._model = loaded or load_model(options, launch.cores)
         self._signature = self._model.signature
         self._output_head = head_of(self._signature.outputs)
+        self._indices = indices_of(self._model.program)
         details = self._signature.details
         self._labels: Sequence[str] = details.get("labels", ())
         self._preprocess = Preprocess.from_json(details["preprocess"]) if self._signature.kind == IMAGE_CLASSIFICATION else None
@@ -119,6 +122,7 @@ class ModelApplication:
 
         def check(member: Member) -> Member:
             check_member(member, specs)
+            check_indices(member, specs, self._indices)
             return member
 
         self._pairing.send_hint(sum(member.size for member in batch.members))
@@ -245,6 +249,34 @@ def check_member(member: Member, specs: Sequence[TensorSpec]) -> None:
             f"{member.size} samples come in {len(member.body)} bytes; they need {expected}.",
             f"Send {', '.join(f'{spec.name}: {spec.datatype} {list(spec.shape)}' for spec in specs)} for each sample.",
         )
+
+
+def indices_of(program: Program) -> dict[str, range]:
+    """The range of the numbers of each input that picks from a table, such as tokens from a vocabulary, by the input's name."""
+    ranges, inputs = index_ranges(program), zip(program.inputs, program.signature.inputs, strict=True)
+    return {
+        spec.name: ranges[name] for name, spec in inputs if name in ranges and not TORCH_DTYPES[spec.datatype].is_floating_point
+    }
+
+
+def check_indices(member: Member, specs: Sequence[TensorSpec], ranges: Mapping[str, range]) -> None:
+    """Raise a 400 `GnomonError` where the member's body has an index that its table lacks.
+
+    Engines differ in what they do with one: the program and ONNX Runtime fail, OpenVINO answers as if there were none.
+    """
+    offset = 0
+    for spec in specs:
+        length = member.size * spec.sample_bytes
+        if (allowed := ranges.get(spec.name)) is not None:
+            values = np.frombuffer(member.body, NUMPY_TYPES[spec.datatype], length // DATATYPE_BYTES[spec.datatype], offset)
+            for value in (int(values.min()), int(values.max())):
+                if value not in allowed:
+                    raise bad_request(
+                        "invalid_value",
+                        f"{spec.name} has {value}; the model takes {allowed.start} to {allowed.stop - 1}.",
+                        "Send indices within it: those of a text come from the model's own tokenizer.",
+                    )
+        offset += length
 
 
 def read_batch(members: Sequence[Member], specs: Sequence[TensorSpec]) -> list[Tensor]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,8 +129,9 @@ def through(model: GraphModel, runs: list[tuple[int, int]], inputs: list[Tensor]
     return [values[name] for name in model.program.outputs]
 
 
-def test_text_model_runs_on_every_engine_whole_and_in_pieces(repository: DirectoryRepository) -> None:
-    """A piece behind the first layer reads neither tokens nor mask, off which the whole graph reads the batch size."""
+@pytest.fixture(scope="module")
+def text_entry(repository: DirectoryRepository) -> ModelEntry:
+    """A classifier of texts of 16 tokens, of which its vocabulary has 60."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=60,
@@ -141,14 +143,18 @@ def test_text_model_runs_on_every_engine_whole_and_in_pieces(repository: Directo
     )
     bert = Named(transformers.BertForSequenceClassification(config), ("input_ids", "attention_mask")).eval()
     example = (torch.zeros(1, 16, dtype=torch.int64), torch.ones(1, 16, dtype=torch.int64))
-    added = add_engines(repository, add_model(bert, example, "bert", repository))
-    assert added.layers is not None
-    layers, report = Layers.from_json(json.loads(added.layers.read_bytes())), read_report(added.files[REPORT])
-    program = load_program(added.program, added.weights)
+    return add_engines(repository, add_model(bert, example, "bert", repository))
+
+
+def test_text_model_runs_on_every_engine_whole_and_in_pieces(text_entry: ModelEntry) -> None:
+    """A piece behind the first layer reads neither tokens nor mask, off which the whole graph reads the batch size."""
+    assert text_entry.layers is not None
+    layers, report = Layers.from_json(json.loads(text_entry.layers.read_bytes())), read_report(text_entry.files[REPORT])
+    program = load_program(text_entry.program, text_entry.weights)
     inputs = sample_inputs(program.program, 4)
     [expected] = program.run(inputs)
     for engine in ENGINES:
-        result, model = report.result(engine), graph(added, engine)
+        result, model = report.result(engine), graph(text_entry, engine)
         assert (result.reason, result.has_pieces) == ("", True)
         assert result.pieces_error is not None
         assert max(result.error, result.pieces_error) < 1e-5
@@ -170,6 +176,25 @@ def test_body_serves_on_every_engine_and_refuses_wrong_inputs_alike(entry: Model
     result = body.run(Frame(Kind.BATCH, 1, 1, head=head, members=members))
     assert isinstance(result, Frame)
     assert [member.code for member in result.members] == [200, 400, 200]
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, PROGRAM])
+def test_token_beyond_the_vocabulary_is_refused_on_every_engine_and_fails_no_other_member(
+    text_entry: ModelEntry, engine: str
+) -> None:
+    """OpenVINO would answer it, as a token without meaning."""
+    options: dict[str, Any] = {"program": str(text_entry.program), "weights": str(text_entry.weights)}
+    if engine != PROGRAM:
+        options |= {"engine": engine, "graph": {file: str(text_entry.files[file]) for file in GRAPH_FILES[engine]}}
+    body = ModelApplication(Launch("model", "f", "f-1", 1, 8, options=options))
+    head = json.dumps({"kind": "tensors", "inputs": [spec.to_json() for spec in text_entry.signature.inputs]}).encode()
+    tokens = torch.randint(0, 60, (4, 16))
+    tokens[1, 3], tokens[2, 15] = 60, -1
+    members = [Member(200, 1, b"", row.numpy().tobytes() + torch.ones(16, dtype=torch.int64).numpy().tobytes()) for row in tokens]
+    result = body.run(Frame(Kind.BATCH, 1, 1, head=head, members=members))
+    assert isinstance(result, Frame)
+    assert [member.code for member in result.members] == [200, 400, 400, 200]
+    assert b"input_0 has 60; the model takes 0 to 59." in bytes(result.members[1].body)
 
 
 def test_report_names_the_quickest_engine_and_what_each_was_made_with(entry: ModelEntry) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.example_inputs import example_inputs, table_rows
+from gnomon_core.example_inputs import example_inputs, index_ranges
 from gnomon_core.program import Argument, Constant, Operation, Program, Value, Weight
 from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 
@@ -27,30 +27,31 @@ def operation(name: str, *arguments: Argument, makes: str = "logits") -> Operati
 
 
 @pytest.mark.parametrize(
-    "pick",
+    ("pick", "indices"),
     [
-        operation("embedding.default", Value("table"), Value("narrowed")),
-        operation("index_select.default", Value("table"), 0, Value("narrowed")),
-        operation("index.Tensor", Value("table"), (Value("narrowed"),)),
+        (operation("embedding.default", Value("table"), Value("narrowed")), range(50)),
+        (operation("index_select.default", Value("table"), 0, Value("narrowed")), range(50)),
+        (operation("index_select.default", Value("table"), 1, Value("narrowed")), range(8)),
+        (operation("index.Tensor", Value("table"), (Value("narrowed"),)), range(-50, 50)),
     ],
 )
-def test_rows_of_a_table_are_found_behind_operations_that_keep_the_numbers(pick: Operation) -> None:
+def test_indices_of_a_table_are_found_behind_operations_that_keep_the_numbers(pick: Operation, indices: range) -> None:
     narrowed = operation("to.dtype", Value("words"), Constant("dtype", "int32"), makes="narrowed")
-    assert table_rows(text_program(narrowed, pick, tables={"table": (50, 8)})) == {"words": 50}
+    assert index_ranges(text_program(narrowed, pick, tables={"table": (50, 8)})) == {"words": indices}
 
 
 def test_smallest_of_an_inputs_tables_bounds_its_numbers() -> None:
     first = operation("embedding.default", Value("large"), Value("words"), makes="first")
     second = operation("embedding.default", Value("small"), Value("words"), makes="second")
     program = text_program(first, second, tables={"large": (90, 8), "small": (3, 8)})
-    assert table_rows(program) == {"words": 3}
+    assert index_ranges(program) == {"words": range(3)}
     assert set(np.unique(example_inputs(program, 64)[0])) == {0, 1, 2}
 
 
 def test_numbers_that_an_operation_changes_say_nothing_about_the_input() -> None:
     changed = operation("cumsum.default", Value("words"), 1, makes="positions")
     pick = operation("embedding.default", Value("table"), Value("positions"))
-    assert table_rows(text_program(changed, pick, tables={"table": (50, 8)})) == {}
+    assert index_ranges(text_program(changed, pick, tables={"table": (50, 8)})) == {}
 
 
 @given(batch=st.integers(1, 9), rows=st.integers(1, 1000), seed=st.integers(0, 99))
