@@ -125,7 +125,9 @@ def to_openvino(exported: Exported) -> Files:
     try:
         model = convert_model(exported.program)
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
-        raise not_convertible("openvino.convert_model", "convert", error) from None
+        # Its first line names a line of OpenVINO's code, the last ones the operations.
+        operations = [line.strip(" -") for line in str(error).splitlines() if "Conversion is failed for" in line]
+        raise not_convertible("openvino.convert_model", "convert", ValueError(operations[0]) if operations else error) from None
     for port, name in zip(model.inputs, exported.inputs, strict=True):
         port.get_tensor().set_names({name})
     for port, name in zip(model.outputs, exported.outputs, strict=True):
@@ -154,11 +156,21 @@ def to_onnx(exported: Exported) -> Files:
             verbose=False,
         )
         assert converted is not None, "an exporter without a file returns its program"
+        _rename_doubles(converted.model.graph)
         with tempfile.TemporaryDirectory(prefix="gnomon-onnx-") as folder:
             converted.save(Path(folder) / "model.onnx", external_data=True)
             return {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
         raise not_convertible("torch.onnx.export", "convert", error) from None
+
+
+def _rename_doubles(graph: Any) -> None:
+    """Rename values inside a graph that have the name of an output: torch's exporter does not look when it names outputs."""
+    outputs = {value.name: value for value in graph.outputs}
+    for node in graph:
+        for value in node.outputs:
+            if outputs.get(value.name, value) is not value:
+                value.name = f"{value.name}/inside"
 
 
 CONVERTERS: Mapping[str, Callable[[Exported], Files]] = {"onnxruntime": to_onnx, "openvino": to_openvino}

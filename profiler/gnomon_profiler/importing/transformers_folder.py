@@ -35,17 +35,8 @@ from gnomon_profiler.importing.sources import (
 DEFAULT_LENGTH = 128
 _MAX_CONFIG_BYTES = 4 << 20
 _IMAGE_SIZE = 224
-_CLASSES: Mapping[str, str] = {
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "ForTokenClassification": "AutoModelForTokenClassification",
-    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
-    "ForMaskedLM": "AutoModelForMaskedLM",
-    "ForImageClassification": "AutoModelForImageClassification",
-    "EncoderModel": "AutoModelForTextEncoding",
-    "Model": "AutoModel",
-}
-"""The class that builds an architecture, by the end of the architecture's name."""
-_OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
+_TASKS_WITH_LABELS = ("Classification", "Segmentation", "Detection")
+_OWN = "Build it in a function of your own, which returns the module and an example: --from FILE.py:CALLABLE."
 _TOLERANCE = 1e-4
 """The largest difference between the answers to a sequence alone and padded, relative to the largest number."""
 _HINT = "Write the folder with model.save_pretrained(FOLDER), which gives config.json and model.safetensors."
@@ -65,16 +56,17 @@ def load_transformers(name: str, folder: Path, length: int = 0, *, origin: str =
     architecture = _architecture(folder, document)
     _check_weights(folder)
     model, config = _built(folder, architecture)
-    labels = (
-        {"labels": [str(config.id2label[key]) for key in sorted(config.id2label)]} if "Classification" in architecture else {}
-    )
-    if hasattr(config, "vocab_size"):
+    named = any(task in architecture for task in _TASKS_WITH_LABELS)
+    labels = {"labels": [str(config.id2label[key]) for key in sorted(config.id2label)]} if named else {}
+    if model.main_input_name == "input_ids":
         count = _length(config, length)
         names: tuple[str, ...] = ("input_ids", "attention_mask")
         example: tuple[Tensor, ...] = (torch.zeros(1, count, dtype=torch.int64), torch.ones(1, count, dtype=torch.int64))
         details: dict[str, Any] = {"length": count}
     elif length:
-        raise bad_request("invalid_source", f"{architecture} takes images, which have no length.", "Leave out --length.")
+        raise bad_request("invalid_source", f"{architecture} takes no text, which has a length.", "Leave out --length.")
+    elif model.main_input_name != "pixel_values":
+        raise _unsupported(f"{architecture} takes {model.main_input_name}; texts and images are known here.", _OWN)
     else:
         names, (height, width) = ("pixel_values",), _image_size(folder, config)
         example, details = (torch.zeros(1, int(getattr(config, "num_channels", 3)), height, width),), _preprocess(folder)
@@ -91,7 +83,7 @@ def load_transformers(name: str, folder: Path, length: int = 0, *, origin: str =
 
 
 class Named(nn.Module):
-    """A model of the library: tensors in the order of some names in, those of its outputs that a client reads out."""
+    """A model of the library: tensors in the order of some names in, those among its outputs out."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -99,7 +91,7 @@ class Named(nn.Module):
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         answer = self.model(**dict(zip(self._names, inputs, strict=True)), return_dict=True)
-        return {name: answer[name] for name in _OUTPUTS if isinstance(answer.get(name), Tensor)}
+        return {name: value for name, value in answer.items() if isinstance(value, Tensor)}
 
 
 def _read_config(folder: Path) -> Mapping[str, Any]:
@@ -133,11 +125,6 @@ def _architecture(folder: Path, document: Mapping[str, Any]) -> str:
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     if not architecture:
         raise _invalid(folder / CONFIG, "it names no architecture")
-    if document.get("is_encoder_decoder") or not any(architecture.endswith(end) for end in _CLASSES):
-        raise _unsupported(
-            f"The architecture {architecture[:100]!r} is not one of {', '.join(f'…{end}' for end in _CLASSES)}.",
-            "A layer program runs once for each request; what generates text step by step is served from a handler (docs/howto).",
-        )
     return architecture
 
 
@@ -158,26 +145,31 @@ def _check_weights(folder: Path) -> None:
     raise _invalid(folder, f"it has no {SAFETENSORS}")
 
 
-def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
+def _built(folder: Path, architecture: str) -> tuple[Any, Any]:
     library = import_package(TRANSFORMERS, TRANSFORMERS)
-    builder = getattr(library, next(name for end, name in _CLASSES.items() if architecture.endswith(end)))
+    model_class: Any = getattr(library, architecture, None)
+    is_model = isinstance(model_class, type) and issubclass(model_class, library.PreTrainedModel)
+    if not is_model:
+        raise _unsupported(
+            f"transformers {library.__version__} has no model class {architecture[:100]!r}.", f"Install another version. {_OWN}"
+        )
+    if model_class.can_generate():
+        raise _unsupported(
+            f"{architecture} generates text step by step, and a layer program runs once for each request.",
+            "Serve it from a handler (docs/howto).",
+        )
     try:
-        config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model, loading = builder.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
+        model, loading = model_class.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
         )
     except Exception as error:  # the library raises many kinds, all of them about the folder
         raise _invalid(folder, " ".join(str(error).split())[:300] or type(error).__name__) from error
     lacking = sorted(map(str, loading["missing_keys"]))
     if lacking:
         raise _invalid(folder, f"its weights lack {len(lacking)} tensors of {architecture}: {', '.join(lacking)[:200]}")
-    return model, config
+    # No request continues another: what a decoder would keep for the next token is not computed.
+    model.config.use_cache = False
+    return model, model.config
 
 
 def _length(config: Any, requested: int) -> int:
@@ -246,9 +238,9 @@ def _output_names(module: Named, example: tuple[Tensor, ...], architecture: str)
             names = tuple(module(*example))
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise _unsupported(f"{architecture} does not run on {', '.join(module._names)}: {reason}", _HINT) from error  # noqa: SLF001 - of this module
+        raise _unsupported(f"{architecture} does not run on {', '.join(module._names)}: {reason}", _OWN) from error  # noqa: SLF001 - of this module
     if not names:
-        raise _unsupported(f"{architecture} gives none of {', '.join(_OUTPUTS)}.", "Serve it from a handler (docs/howto).")
+        raise _unsupported(f"{architecture} gives no tensor.", "Serve it from a handler (docs/howto).")
     return names
 
 

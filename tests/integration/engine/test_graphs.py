@@ -23,7 +23,7 @@ from gnomon_core.interfaces import ModelEntry
 from gnomon_core.launch import Launch
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_profiler.add import add_model
+from gnomon_profiler.add import add_from, add_model
 from gnomon_profiler.child_processes import ChildProcesses
 from gnomon_profiler.engines import add_engines, convert
 from gnomon_profiler.importing.transformers_folder import Named
@@ -176,6 +176,26 @@ def test_body_serves_on_every_engine_and_refuses_wrong_inputs_alike(entry: Model
     result = body.run(Frame(Kind.BATCH, 1, 1, head=head, members=members))
     assert isinstance(result, Frame)
     assert [member.code for member in result.members] == [200, 400, 200]
+
+
+@pytest.mark.parametrize("kind", ["images", "decoder"])
+def test_transformers_of_images_and_decoders_are_offered_on_every_engine(
+    kind: str, repository: DirectoryRepository, tmp_path: Path
+) -> None:
+    """The first one's values have names that ONNX's exporter uses itself; the second one would keep values for the next token."""
+    torch.manual_seed(0)
+    size: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model: Any = (
+        transformers.ViTModel(transformers.ViTConfig(image_size=16, patch_size=4, **size))
+        if kind == "images"
+        else transformers.Qwen2Model(transformers.Qwen2Config(vocab_size=60, num_key_value_heads=1, **size))
+    )
+    model.save_pretrained(tmp_path / kind)
+    added = add_engines(repository, add_from(repository, kind, str(tmp_path / kind), length=16 if kind == "decoder" else 0))
+    report = read_report(added.files[REPORT])
+    assert {name: (result.reason, result.has_pieces) for name, result in report.engines.items()} == dict.fromkeys(
+        ENGINES, ("", True)
+    )
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, PROGRAM])

@@ -339,6 +339,40 @@ def vit() -> Any:
     return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=16, patch_size=4, num_labels=5, **SMALL))  # type: ignore[call-arg]
 
 
+def dinov2() -> Any:
+    config = transformers.Dinov2Config(image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)  # type: ignore[call-arg]
+    return transformers.Dinov2Model(config)
+
+
+def yolos() -> Any:
+    config = transformers.YolosConfig(image_size=[32, 32], patch_size=16, num_detection_tokens=4, num_labels=3, **SMALL)  # type: ignore[call-arg]
+    return transformers.YolosForObjectDetection(config)
+
+
+def beit() -> Any:
+    """A model of images whose configuration has a vocabulary."""
+    config = transformers.BeitConfig(image_size=16, patch_size=4, num_labels=3, **SMALL)  # type: ignore[call-arg]
+    return transformers.BeitForImageClassification(config)
+
+
+def clip_text() -> Any:
+    config = transformers.CLIPTextConfig(vocab_size=60, max_position_embeddings=24, projection_dim=8, eos_token_id=59, **SMALL)  # type: ignore[call-arg]
+    return transformers.CLIPTextModelWithProjection(config)
+
+
+def qwen2() -> Any:
+    """A decoder, as for embeddings."""
+    return transformers.Qwen2Model(
+        transformers.Qwen2Config(vocab_size=60, max_position_embeddings=24, num_key_value_heads=1, **SMALL)
+    )  # type: ignore[call-arg]
+
+
+def t5() -> Any:
+    return transformers.T5EncoderModel(
+        transformers.T5Config(vocab_size=60, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    )
+
+
 def _transformers_inputs(entry_inputs: Sequence[Any], batch: int) -> dict[str, Tensor]:
     made: dict[str, Tensor] = {}
     for spec in entry_inputs:
@@ -359,6 +393,12 @@ def _transformers_inputs(entry_inputs: Sequence[Any], batch: int) -> dict[str, T
         (roberta, ["last_hidden_state", "pooler_output"]),
         (mpnet, ["last_hidden_state", "pooler_output"]),
         (vit, ["logits"]),
+        (dinov2, ["last_hidden_state", "pooler_output"]),
+        (yolos, ["logits", "pred_boxes", "last_hidden_state"]),
+        (beit, ["logits"]),
+        (clip_text, ["text_embeds", "last_hidden_state"]),
+        (qwen2, ["last_hidden_state"]),
+        (t5, ["last_hidden_state"]),
     ],
 )
 def test_a_folder_of_transformers_answers_as_its_model(make: Any, outputs: list[str], tmp_path: Path) -> None:
@@ -392,17 +432,18 @@ def test_a_text_model_is_added_for_sequences_of_a_length(repository: DirectoryRe
         capture_here(CaptureRequest("reviews", source=str(tmp_path / "saved"), length=25))
 
 
+def test_models_of_other_inputs_than_texts_and_images_are_refused_with_the_way_that_takes_them(tmp_path: Path) -> None:
+    config = transformers.ASTConfig(max_length=32, num_mel_bins=16, **SMALL)  # type: ignore[call-arg]
+    transformers.ASTForAudioClassification(config).save_pretrained(tmp_path / "saved")
+    with pytest.raises(GnomonError, match=r"takes input_values; .*FILE\.py:CALLABLE") as caught:
+        capture_here(CaptureRequest("sounds", source=str(tmp_path / "saved")))
+    assert (caught.value.status, caught.value.code) == (422, "unsupported_model")
+
+
 def gpt2() -> Any:
     """Which finds the end of a text by its last token that is not padding's, and so takes any length."""
     config = transformers.GPT2Config(vocab_size=60, n_positions=24, n_embd=16, n_layer=2, n_head=2, num_labels=3, pad_token_id=5)  # type: ignore[call-arg]
     return transformers.GPT2ForSequenceClassification(config)
-
-
-class Unmasked(transformers.BertForSequenceClassification):
-    """BERT that ignores the attention mask: the padding changes its answers."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
-        return super().forward(input_ids, torch.ones_like(attention_mask), **options)
 
 
 @pytest.mark.parametrize(
@@ -429,8 +470,12 @@ def test_text_model_says_how_shorter_sequences_are_padded(make: Any, number: int
 
 def test_model_whose_answers_depend_on_the_padding_keeps_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bert(initializer_range=0.5).save_pretrained(tmp_path / "saved")
-    library = transformers.AutoModelForSequenceClassification
-    monkeypatch.setattr(library, "from_pretrained", Unmasked.from_pretrained)
+    forward = transformers.BertForSequenceClassification.forward
+
+    def unmasked(self: Any, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
+        return forward(self, input_ids, torch.ones_like(attention_mask), **options)
+
+    monkeypatch.setattr(transformers.BertForSequenceClassification, "forward", unmasked)
     assert "padding" not in load_transformers("model", tmp_path / "saved", 12).description.details
 
 
@@ -466,7 +511,14 @@ def _of_another(folder: Path) -> None:
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 64), "invalid_transformers", "cannot be read"),
         (lambda folder: (folder / "config.json").write_text("[1"), "invalid_transformers", r"config\.json cannot be read"),
         (lambda folder: _config(folder, architectures=[]), "invalid_transformers", "no architecture"),
-        (lambda folder: _config(folder, architectures=["GPT2LMHeadModelForCausalLM"]), "unsupported_model", "step by step"),
+        (lambda folder: _config(folder, architectures=["GPT2LMHeadModel"]), "unsupported_model", "step by step"),
+        (
+            lambda folder: _config(folder, architectures=["BertForNothing"]),
+            "unsupported_model",
+            "no model class 'BertForNothing'",
+        ),
+        (lambda folder: _config(folder, architectures=["AutoModel"]), "unsupported_model", "no model class 'AutoModel'"),
+        (lambda folder: _config(folder, architectures=["Wav2Vec2Model"]), "invalid_transformers", "weights lack"),
         (lambda folder: _config(folder, quantization_config={}), "unsupported_model", "quantised"),
         (lambda folder: _config(folder, hidden_size=32), "invalid_transformers", "cannot be read"),
     ],
