@@ -59,9 +59,13 @@ class Faulty(Serving):
         instances: int = 1,
         most: int | None = None,
         env: dict[str, str] | None = None,
+        cpu: str | None = None,
         **settings: Any,
     ) -> Any:
-        """Deploy the handler with so many instances at least. Settings are annotations without their prefix, `_` for `-`."""
+        """Deploy the handler with so many instances at least. Settings are annotations without their prefix, `_` for `-`.
+
+        Instances that request `cpu` keep it while they are idle.
+        """
         annotations = {f"gnomon/{key.replace('_', '-')}": str(value) for key, value in settings.items()}
         annotations.setdefault("gnomon/autoscaler", "fixed")
         document = {
@@ -71,7 +75,7 @@ class Faulty(Serving):
             "labels": {"com.openfaas.scale.min": str(instances)}
             | ({} if most is None else {"com.openfaas.scale.max": str(most)}),
             "annotations": annotations,
-        }
+        } | ({} if cpu is None else {"requests": {"cpu": cpu}})
         return self.call(method, "/system/functions", document)
 
     def scale(self, name: str, replicas: int) -> None:

@@ -53,12 +53,12 @@ async def test_broken_version_leaves_the_old_one_serving(faulty: Faulty, callers
 
 
 async def test_on_a_full_node_an_update_goes_one_instance_at_a_time(faulty: Faulty, callers: Callers) -> None:
-    faulty.serve("full", instances=4, cores=2, env=SLOW_START)
+    faulty.serve("full", instances=4, cores=2, cpu="2", env=SLOW_START)
     await until(lambda: faulty.ready("full") == 4, "not ready")
     before = set(faulty.pids("full"))
     least = 4
     async with callers.load("full", 6, sleep_s=0.005):
-        faulty.serve("full", method="PUT", instances=4, cores=2, env={**SLOW_START, "VERSION": "2"})
+        faulty.serve("full", method="PUT", instances=4, cores=2, cpu="2", env={**SLOW_START, "VERSION": "2"})
         while before & set(faulty.pids("full")) or await asyncio.to_thread(faulty.ready, "full") < 4:
             least = min(least, await asyncio.to_thread(faulty.ready, "full"))
             await asyncio.sleep(0.01)
@@ -67,10 +67,10 @@ async def test_on_a_full_node_an_update_goes_one_instance_at_a_time(faulty: Faul
 
 
 async def test_broken_version_on_a_full_node_costs_one_instance(faulty: Faulty, callers: Callers) -> None:
-    faulty.serve("full", instances=4, cores=2)
+    faulty.serve("full", instances=4, cores=2, cpu="2")
     await until(lambda: faulty.ready("full") == 4, "not ready")
     async with callers.load("full", 6, sleep_s=0.005):
-        faulty.serve("full", method="PUT", instances=4, cores=2, env={"BROKEN": "1"})
+        faulty.serve("full", method="PUT", instances=4, cores=2, cpu="2", env={"BROKEN": "1"})
         await until(lambda: "starts failed in a row" in str(faulty.decisions("full")), "the decisions do not say it")
         assert faulty.ready("full") == 3
     assert set(callers.history.check()) == {"200"}
