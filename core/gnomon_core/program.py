@@ -428,3 +428,49 @@ ALLOWED_OPERATORS = frozenset(
     )
     for name in family.split()
 )
+
+_KEEPS_NUMBERS = """
+    to.dtype to.dtype_layout _to_copy.default type_as.default clone.default contiguous.default alias.default detach.default
+    lift_fresh_copy.default view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int expand.default
+    permute.default transpose.int t.default squeeze.default squeeze.dim squeeze.dims unsqueeze.default select.int slice.Tensor
+    narrow.default repeat.default tile.default split.Tensor split_with_sizes.default unbind.int
+"""
+_SAME_NUMBERS = frozenset(f"aten.{name}" for name in _KEEPS_NUMBERS.split())
+"""Operators whose results hold numbers of their first argument and no others."""
+
+
+def index_ranges(program: Program) -> dict[str, range]:
+    """The indices that every table has from which an input's numbers pick, by the input's name in the program.
+
+    A table is a weight that an embedding, `index_select` or an index along its first axis reads. Only the last counts negative
+    numbers from the table's end.
+    """
+    origin = {name: name for name in program.inputs}
+    ranges: dict[str, range] = {}
+    for operation in program.operations:
+        for source, indices in _picks(operation.op, operation.args, program):
+            if source in origin:
+                known = ranges.get(origin[source], indices)
+                ranges[origin[source]] = range(max(known.start, indices.start), min(known.stop, indices.stop))
+        first = operation.args[0] if operation.args else None
+        if operation.op in _SAME_NUMBERS and isinstance(first, Value) and first.name in origin:
+            origin |= {name: origin[first.name] for name in operation.results if name is not None}
+    return ranges
+
+
+def _picks(op: str, args: tuple[Any, ...], program: Program) -> list[tuple[str, range]]:
+    """The value whose numbers pick from a weight in this operation, with the indices that the weight has."""
+    axis, least = 0, 0
+    match op, args:
+        case "aten.embedding.default", (Value(table), Value(picking), *_):
+            pass
+        case "aten.index_select.default", (Value(table), int(axis), Value(picking)):
+            pass
+        case "aten.index.Tensor", (Value(table), (Value(picking),)):
+            least = -1
+        case _:
+            return []
+    shape = program.weights[table].shape if table in program.weights else ()
+    # The operator itself refuses an axis that the table lacks, and an empty table has nothing to pick.
+    size = shape[axis] if -len(shape) <= axis < len(shape) else 0
+    return [(picking, range(least * size, size))] if size else []

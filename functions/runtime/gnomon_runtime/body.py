@@ -34,10 +34,9 @@ import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.example_inputs import index_ranges
 from gnomon_core.launch import Launch
 from gnomon_core.pairs import SHADOWS, pair_to_json
-from gnomon_core.program import Program, invalid_program
+from gnomon_core.program import Program, index_ranges, invalid_program
 from gnomon_core.signature import DATATYPE_BYTES, NUMPY_TYPES, TensorSpec
 from gnomon_core.wire import Frame, Kind, Member, error_member, error_result
 from gnomon_runtime.application import IdleWork

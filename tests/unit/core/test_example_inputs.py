@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.example_inputs import example_inputs, index_ranges
-from gnomon_core.program import Argument, Constant, Operation, Program, Value, Weight
+from gnomon_core.example_inputs import example_inputs
+from gnomon_core.program import Argument, Constant, Operation, Program, Value, Weight, index_ranges
 from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 
 OUTPUT = TensorSpec("logits", "FP32", (2,))
@@ -38,6 +38,12 @@ def operation(name: str, *arguments: Argument, makes: str = "logits") -> Operati
 def test_indices_of_a_table_are_found_behind_operations_that_keep_the_numbers(pick: Operation, indices: range) -> None:
     narrowed = operation("to.dtype", Value("words"), Constant("dtype", "int32"), makes="narrowed")
     assert index_ranges(text_program(narrowed, pick, tables={"table": (50, 8)})) == {"words": indices}
+
+
+@pytest.mark.parametrize("table", [(), (0, 8)])
+def test_table_without_rows_says_nothing_about_the_input(table: tuple[int, ...]) -> None:
+    pick = operation("index_select.default", Value("table"), 0, Value("words"))
+    assert index_ranges(text_program(pick, tables={"table": table})) == {}
 
 
 def test_smallest_of_an_inputs_tables_bounds_its_numbers() -> None:
