@@ -13,13 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.program import Program, index_ranges
-from gnomon_core.signature import NUMPY_TYPES, TensorSpec
+from gnomon_core.signature import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-
-_NO_NUMPY_TYPE = "<f4"
-"""Type of the numbers of an input whose datatype numpy lacks: BF16."""
 
 
 def example_inputs(program: Program, batch: int, seed: int = 0) -> list[Any]:
@@ -27,14 +24,13 @@ def example_inputs(program: Program, batch: int, seed: int = 0) -> list[Any]:
     import numpy as np  # noqa: PLC0415 - optional for importers of this module
 
     rng, ranges = np.random.default_rng(seed), index_ranges(program)
-    inputs = zip(program.inputs, program.signature.inputs, strict=True)
-    return [_example(rng, spec, batch, ranges.get(name)) for name, spec in inputs]
+    return [_example(rng, spec, batch, ranges.get(spec.name)) for spec in program.signature.inputs]
 
 
 def _example(rng: np.random.Generator, spec: TensorSpec, batch: int, indices: range | None) -> Any:
     import numpy as np  # noqa: PLC0415
 
-    dtype, shape = np.dtype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE)), (batch, *spec.shape)
+    dtype, shape = np.dtype(spec.numpy_type), (batch, *spec.shape)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if indices is not None:

@@ -440,12 +440,13 @@ _SAME_NUMBERS = frozenset(f"aten.{name}" for name in _KEEPS_NUMBERS.split())
 
 
 def index_ranges(program: Program) -> dict[str, range]:
-    """The indices that every table has from which an input's numbers pick, by the input's name in the program.
+    """The indices that every table has from which an input's whole numbers pick, by the input's name in the signature.
 
     A table is a weight that an embedding, `index_select` or an index along its first axis reads. Only the last counts negative
     numbers from the table's end.
     """
-    origin = {name: name for name in program.inputs}
+    inputs = zip(program.inputs, program.signature.inputs, strict=True)
+    origin = {name: spec.name for name, spec in inputs if "INT" in spec.datatype}
     ranges: dict[str, range] = {}
     for operation in program.operations:
         for source, indices in _picks(operation.op, operation.args, program):

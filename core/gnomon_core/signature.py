@@ -37,6 +37,11 @@ class TensorSpec:
         """Bytes of one sample."""
         return math.prod(self.shape) * DATATYPE_BYTES[self.datatype]
 
+    @property
+    def numpy_type(self) -> str:
+        """The type of numpy that holds the tensor's numbers, by numpy's name: FP32's for BF16, which numpy lacks."""
+        return NUMPY_TYPES.get(self.datatype, NUMPY_TYPES["FP32"])
+
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 

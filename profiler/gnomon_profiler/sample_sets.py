@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.example_inputs import example_inputs
 from gnomon_core.program import Program
-from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
+from gnomon_core.signature import ModelSignature, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,8 +44,6 @@ _PHOTOGRAPHS = (
 )
 _LEAST_CROP = 0.6
 _SEED = 0
-_NO_NUMPY_TYPE = "<f4"
-"""Type of samples whose datatype numpy lacks: BF16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def _checked(array: np.ndarray[Any, Any], spec: TensorSpec, refuse: Any) -> Any:
         raise refuse(f"has {spec.name} of {shape}; a sample has {'×'.join(map(str, spec.shape)) or 'one number'}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise refuse(f"has values in {spec.name} that are no numbers")
-    return np.ascontiguousarray(array.astype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE)))
+    return np.ascontiguousarray(array.astype(spec.numpy_type))
 
 
 def _checked_labels(labels: Any, count: int, signature: ModelSignature, refuse: Any) -> Any:

@@ -36,8 +36,8 @@ from torch import Tensor
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
 from gnomon_core.pairs import SHADOWS, pair_to_json
-from gnomon_core.program import Program, index_ranges, invalid_program
-from gnomon_core.signature import DATATYPE_BYTES, NUMPY_TYPES, TensorSpec
+from gnomon_core.program import index_ranges, invalid_program
+from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, Kind, Member, error_member, error_result
 from gnomon_runtime.application import IdleWork
 from gnomon_runtime.engine.graphs import load_model
@@ -66,7 +66,7 @@ class ModelApplication:
         self._model = loaded or load_model(options, launch.cores)
         self._signature = self._model.signature
         self._output_head = head_of(self._signature.outputs)
-        self._indices = indices_of(self._model.program)
+        self._indices = index_ranges(self._model.program)
         details = self._signature.details
         self._labels: Sequence[str] = details.get("labels", ())
         self._preprocess = Preprocess.from_json(details["preprocess"]) if self._signature.kind == IMAGE_CLASSIFICATION else None
@@ -250,16 +250,8 @@ def check_member(member: Member, specs: Sequence[TensorSpec]) -> None:
         )
 
 
-def indices_of(program: Program) -> dict[str, range]:
-    """The range of the numbers of each input that picks from a table, such as tokens from a vocabulary, by the input's name."""
-    ranges, inputs = index_ranges(program), zip(program.inputs, program.signature.inputs, strict=True)
-    return {
-        spec.name: ranges[name] for name, spec in inputs if name in ranges and not TORCH_DTYPES[spec.datatype].is_floating_point
-    }
-
-
 def check_indices(member: Member, specs: Sequence[TensorSpec], ranges: Mapping[str, range]) -> None:
-    """Raise a 400 `GnomonError` where the member's body has an index that its table lacks.
+    """Raise a 400 `GnomonError` where the member's body has an index outside the `ranges` of the inputs, by their names.
 
     Engines differ in what they do with one: the program and ONNX Runtime fail, OpenVINO answers as if there were none.
     """
@@ -267,7 +259,7 @@ def check_indices(member: Member, specs: Sequence[TensorSpec], ranges: Mapping[s
     for spec in specs:
         length = member.size * spec.sample_bytes
         if (allowed := ranges.get(spec.name)) is not None:
-            values = np.frombuffer(member.body, NUMPY_TYPES[spec.datatype], length // DATATYPE_BYTES[spec.datatype], offset)
+            values = np.frombuffer(memoryview(member.body)[offset : offset + length], spec.numpy_type)
             for value in (int(values.min()), int(values.max())):
                 if value not in allowed:
                     raise bad_request(

@@ -33,6 +33,7 @@ from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.graphs import GRAPHS, GraphModel
 from gnomon_runtime.measuring.measurements import sample_inputs
 from tests.refusals import refused
+from tests.small_transformers import SMALL, bert_config
 from tests.waiting import eventually
 
 pytestmark = [
@@ -133,15 +134,9 @@ def through(model: GraphModel, runs: list[tuple[int, int]], inputs: list[Tensor]
 def text_entry(repository: DirectoryRepository) -> ModelEntry:
     """A classifier of texts of 16 tokens, of which its vocabulary has 60."""
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=60,
-        max_position_embeddings=24,
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=32,
-    )
-    bert = Named(transformers.BertForSequenceClassification(config), ("input_ids", "attention_mask")).eval()
+    bert = Named(
+        transformers.BertForSequenceClassification(bert_config(num_hidden_layers=3)), ("input_ids", "attention_mask")
+    ).eval()
     example = (torch.zeros(1, 16, dtype=torch.int64), torch.ones(1, 16, dtype=torch.int64))
     return add_engines(repository, add_model(bert, example, "bert", repository))
 
@@ -184,11 +179,10 @@ def test_transformers_of_images_and_decoders_are_offered_on_every_engine(
 ) -> None:
     """The first one's values have names that ONNX's exporter uses itself; the second one would keep values for the next token."""
     torch.manual_seed(0)
-    size: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model: Any = (
-        transformers.ViTModel(transformers.ViTConfig(image_size=16, patch_size=4, **size))
+        transformers.ViTModel(transformers.ViTConfig(image_size=16, patch_size=4, **SMALL))
         if kind == "images"
-        else transformers.Qwen2Model(transformers.Qwen2Config(vocab_size=60, num_key_value_heads=1, **size))
+        else transformers.Qwen2Model(transformers.Qwen2Config(vocab_size=60, num_key_value_heads=1, **SMALL))
     )
     model.save_pretrained(tmp_path / kind)
     added = add_engines(repository, add_from(repository, kind, str(tmp_path / kind), length=16 if kind == "decoder" else 0))

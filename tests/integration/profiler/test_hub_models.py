@@ -22,6 +22,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_profiler import add_from
 from gnomon_profiler.importing.hub import HubModel, download, parse_address
 from gnomon_profiler.repository import DirectoryRepository
+from tests.small_transformers import bert_config
 
 pytestmark = [
     pytest.mark.torch,
@@ -48,15 +49,7 @@ class Hub:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    config = transformers.BertConfig(  # type: ignore[call-arg]
-        vocab_size=60,
-        max_position_embeddings=24,
-        num_labels=3,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-    )
+    config = bert_config(num_labels=3, num_hidden_layers=1)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "saved")
     (tmp_path / "saved" / "README.md").write_text("nobody needs it")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))

@@ -45,6 +45,7 @@ from gnomon_profiler.importing.transformers_folder import load_transformers
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.engine import load_program
 from tests.integration.profiler import onnx_files
+from tests.small_transformers import SMALL, bert_config
 
 pytestmark = [
     pytest.mark.torch,
@@ -312,12 +313,8 @@ def test_sizes_that_a_file_leaves_open_are_said(repository: DirectoryRepository,
     assert add_from(repository, "m", str(path), shapes=[(6, 4)]).signature.inputs[0].shape == (6, 4)
 
 
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-
-
 def bert(**settings: Any) -> Any:
-    config = transformers.BertConfig(vocab_size=60, max_position_embeddings=24, num_labels=3, **SMALL, **settings)  # type: ignore[call-arg]
-    return transformers.BertForSequenceClassification(config)
+    return transformers.BertForSequenceClassification(bert_config(num_labels=3, **settings))
 
 
 def distilbert() -> Any:
@@ -362,9 +359,8 @@ def clip_text() -> Any:
 
 def qwen2() -> Any:
     """A decoder, as for embeddings."""
-    return transformers.Qwen2Model(
-        transformers.Qwen2Config(vocab_size=60, max_position_embeddings=24, num_key_value_heads=1, **SMALL)
-    )  # type: ignore[call-arg]
+    config = transformers.Qwen2Config(vocab_size=60, max_position_embeddings=24, num_key_value_heads=1, **SMALL)
+    return transformers.Qwen2Model(config)
 
 
 def t5() -> Any:

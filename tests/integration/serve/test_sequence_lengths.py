@@ -12,6 +12,7 @@ import torch
 from gnomon_profiler.add import add_from
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.serve.conftest import Serving, started
+from tests.small_transformers import bert_config
 from tests.waiting import eventually
 
 transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
@@ -22,15 +23,7 @@ LENGTH, VOCABULARY = 16, 60
 @pytest.fixture(scope="module")
 def model() -> Any:
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=VOCABULARY,
-        max_position_embeddings=24,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        num_labels=3,
-    )
+    config = bert_config(vocab_size=VOCABULARY, num_labels=3)
     return transformers.BertForTokenClassification(config).eval()
 
 

@@ -16,7 +16,7 @@ OUTPUT = TensorSpec("logits", "FP32", (2,))
 
 def text_program(*operations: Operation, tables: dict[str, tuple[int, ...]]) -> Program:
     """A program of two inputs of whole numbers, `words` and `mask`."""
-    inputs = (TensorSpec("input_ids", "INT64", (12,)), TensorSpec("attention_mask", "INT64", (12,)))
+    inputs = (TensorSpec("words", "INT64", (12,)), TensorSpec("mask", "INT64", (12,)))
     weights = {name: Weight("FP32", shape) for name, shape in tables.items()}
     signature = ModelSignature("m", "1", inputs, (OUTPUT,))
     return Program("2", "0", signature, ("words", "mask"), ("logits",), weights, operations)
